@@ -1,0 +1,59 @@
+"""The command line: a thin layer over the Python API. Heavy modules are imported when a command runs, not before."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from ductwork.cli import demo, listing, report, run
+from ductwork.errors import DuctworkError
+
+app = typer.Typer(
+    name="ductwork",
+    help="Teach a trained image classifier new visual domains, without the old images and without forgetting.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("demo")(demo.demo)
+app.command("run")(run.run)
+app.command("report")(report.report)
+app.command("list")(listing.listing)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from ductwork import __version__
+
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    debug: bool = typer.Option(False, "--debug", help="Show tracebacks."),
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
+) -> None:
+    if debug:
+        os.environ["DUCTWORK_DEBUG"] = "1"
+
+
+def main() -> None:
+    """Entry point: what the user can put right is one line and exit code 2, an interruption is 130."""
+    try:
+        app()
+    except DuctworkError as error:
+        if os.environ.get("DUCTWORK_DEBUG"):
+            raise
+        print(f"ductwork: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("ductwork: interrupted; nothing is lost, run the same command again to go on", file=sys.stderr)
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,18 @@
+"""``ductwork report``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def report(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders that hold runs, at any depth.")],
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+) -> None:
+    """Write one self-contained page with the tables and figures of any set of runs."""
+    from ductwork.report import build
+
+    print(build(folders, out))

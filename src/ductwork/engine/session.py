@@ -1,0 +1,140 @@
+"""Where the work is done: devices and precision through Lightning Fabric, and the count of the work."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor
+
+from ductwork.engine.precision import FABRIC, choose
+from ductwork.engine.progress import Progress, Silent
+from ductwork.engine.settings import EngineSettings
+from ductwork.errors import ConfigError
+
+
+@dataclass
+class Work:
+    """Images that went through the network, by purpose, images decoded and bytes written."""
+
+    frozen: int = 0
+    train: int = 0
+    test: int = 0
+    decoded: int = 0
+    bytes_written: int = 0
+
+    def add(self, **counts: int) -> None:
+        for name, count in counts.items():
+            setattr(self, name, getattr(self, name) + count)
+
+    def to_json(self) -> dict[str, int]:
+        return asdict(self)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(field.name for field in fields(self))
+
+
+class Session:
+    """A set of processes that compute together, from one process on a CPU to many nodes of GPUs."""
+
+    def __init__(self, settings: EngineSettings | None = None, progress: Progress | None = None) -> None:
+        self.settings = settings or EngineSettings()
+        kind = _device_kind(self.settings.accelerator)
+        self.precision, self.precision_reason = choose(self.settings.precision, kind)
+        if self.precision == "fp16" and kind == "cpu":
+            raise ConfigError("precision fp16 needs a GPU; use bf16 or fp32 on a CPU")
+        self.fabric = _quiet_fabric(self.settings, kind, FABRIC[self.precision])
+        self.fabric.launch()
+        self.progress: Progress = progress if progress is not None and self.fabric.is_global_zero else Silent()
+        self.work = Work()
+
+    @property
+    def device(self) -> torch.device:
+        return self.fabric.device
+
+    @property
+    def rank(self) -> int:
+        return self.fabric.global_rank
+
+    @property
+    def world(self) -> int:
+        return self.fabric.world_size
+
+    @property
+    def workers(self) -> int:
+        """Processes that read images for one rank."""
+        if self.settings.workers != "auto":
+            return self.settings.workers
+        return max(0, min(8, (_cores() // self.settings.devices) - 1))
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """The sum over all ranks, on the CPU."""
+        if self.world == 1:
+            return tensor
+        result = self.fabric.all_reduce(tensor.to(self.device), reduce_op="sum")
+        assert isinstance(result, Tensor)
+        return result.to(tensor.device)
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """No gradients, in the session's precision."""
+        with torch.no_grad(), self.fabric.autocast():
+            yield
+
+    def compiled(self, model: torch.nn.Module) -> torch.nn.Module:
+        return torch.compile(model) if self.settings.compile else model  # type: ignore[return-value]
+
+    def describe(self) -> str:
+        name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else _processor()
+        return f"{self.world} x {name}" if self.world > 1 else name
+
+
+def _device_kind(accelerator: str) -> str:
+    available: dict[str, Callable[[], bool]] = {"cuda": torch.cuda.is_available, "mps": torch.backends.mps.is_available}
+    if accelerator in available:
+        if not available[accelerator]():
+            raise ConfigError(f"accelerator {accelerator!r} is not available here; use accelerator=cpu or leave it out")
+        return accelerator
+    if accelerator == "cpu":
+        return "cpu"
+    return next((kind for kind, there in available.items() if there()), "cpu")
+
+
+def _quiet_fabric(settings: EngineSettings, kind: str, precision: str) -> Fabric:
+    with warnings.catch_warnings():
+        # hints on what else could be bought or installed are not news to somebody who runs one command
+        warnings.simplefilter("ignore")
+        spread = settings.devices * settings.nodes > 1 or int(os.environ.get("WORLD_SIZE", "1")) > 1
+        devices: int | str = settings.devices
+        if "LOCAL_WORLD_SIZE" in os.environ:  # torchrun has started the processes already and knows how many
+            devices = int(os.environ["LOCAL_WORLD_SIZE"])
+        return Fabric(
+            accelerator=kind,
+            devices=devices,
+            num_nodes=settings.nodes,
+            strategy="ddp_find_unused_parameters_true" if spread else "auto",
+            precision=precision,  # type: ignore[arg-type]
+        )
+
+
+def _cores() -> int:
+    affinity: Callable[[int], set[int]] | None = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else (os.cpu_count() or 1)
+
+
+def _processor() -> str:
+    if sys.platform == "linux":
+        with open("/proc/cpuinfo", encoding="utf-8") as info:
+            for line in info:
+                if line.startswith("model name"):
+                    return line.split(":", 1)[1].strip()
+    import platform
+
+    return platform.processor() or platform.machine()

@@ -1,0 +1,24 @@
+"""How to run, as opposed to what to learn: devices, precision, workers, checkpoints."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class EngineSettings(BaseModel):
+    """Settings that must not change what is learned, except for the rounding of the precision."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    accelerator: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="where to compute")
+    devices: int = Field(1, ge=1, description="processes on each node, one device each")
+    nodes: int = Field(1, ge=1, description="machines; start the same command on each with torchrun")
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = Field("auto", description="auto: bf16 where a probe gains from it")
+    workers: int | Literal["auto"] = Field("auto", description="processes that read images; 0 reads in this one")
+    eval_batch_size: int = Field(256, ge=1, description="images a step without gradients")
+    compile: bool = Field(False, description="compile the network with torch.compile")
+    checkpoint: Literal["epoch", "phase", "stage"] = Field("epoch", description="how often to save")
+    evaluate_phases: bool = Field(False, description="also measure the fine-tuned backbone: one more test pass a stage")
+    evaluate_ahead: bool = Field(False, description="also test the next domain before it is learned (forward transfer)")

@@ -1,0 +1,150 @@
+"""``result.json`` and ``metrics.jsonl``: the contract between runs, reports and outside checks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ductwork.errors import CheckpointError
+
+RESULT_FILE = "result.json"
+METRICS_FILE = "metrics.jsonl"
+FORMAT = 1
+
+
+class _Record(BaseModel):
+    # Later versions may add fields: a reader keeps what it does not know and shows what it does.
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+
+class TransportRecord(_Record):
+    """How the rows of one earlier block were carried along."""
+
+    cost: float
+    entropy: float
+    marginal_error: float = 0.0
+    plan: list[list[float]] | None = None
+    from_classes: list[str] | None = None
+    to_classes: list[str] | None = None
+
+
+class Work(_Record):
+    """Images that went through the network, by purpose, images decoded and bytes written, in one stage."""
+
+    frozen: int = 0
+    train: int = 0
+    test: int = 0
+    decoded: int = 0
+    bytes_written: int = 0
+
+
+class StageRecord(_Record):
+    """What one domain did to the model."""
+
+    domain: str
+    accuracy: dict[str, float]
+    A_b: float
+    n_test: dict[str, int]
+    n_train: int = 0
+    classes: int = 0
+    after: dict[str, float] = Field(default_factory=dict)
+    similarity: float | None = None
+    task_vector_norm: float | None = None
+    transport: dict[str, TransportRecord] = Field(default_factory=dict)
+    seconds: dict[str, float] = Field(default_factory=dict)
+    work: Work = Field(default_factory=Work)
+
+
+class BackboneRecord(_Record):
+    name: str
+    sha256: str
+    parameters: int = 0
+
+
+class DataRecord(_Record):
+    fingerprint: str
+    classes: int = 0
+
+
+class Price(_Record):
+    """What a method costs its user once it is trained."""
+
+    parameters: int = 0
+    trainable_parameters: int = 0
+    state_bytes: int = 0
+    inference_passes: float = 1.0
+
+
+class RunResult(_Record):
+    """One method on one stream in one order with one seed."""
+
+    format: int = FORMAT
+    method: str
+    recipe: str = "default"
+    params: dict[str, Any] = Field(default_factory=dict)
+    stream: str
+    order: list[str]
+    seed: int
+    backbone: BackboneRecord
+    data: DataRecord
+    stages: list[StageRecord] = Field(default_factory=list)
+    A_bar: float | None = None
+    A_B: float | None = None
+    forgetting: float | None = None
+    forgetting_chaudhry: float | None = None
+    bwt: float | None = None
+    fwt: float | None = None
+    price: Price = Field(default_factory=Price)
+    precision: str = "fp32"
+    device: str = "cpu"
+    versions: dict[str, str] = Field(default_factory=dict)
+    seconds: float = 0.0
+    peak_memory_bytes: int = 0
+    status: Literal["running", "done", "failed", "not-applicable"] = "running"
+    reason: str | None = None
+
+
+class EpochRecord(_Record):
+    """One line of ``metrics.jsonl``: an epoch of training, or a phase that has none (``epoch`` 0)."""
+
+    stage: int
+    domain: str
+    phase: str
+    epoch: int = 0
+    seconds: float = 0.0
+    loss: float | None = None
+    accuracy: float | None = None
+    lr: dict[str, float] = Field(default_factory=dict)
+
+
+def read_result(run: Path) -> RunResult:
+    """The result in a run folder (or a ``result.json`` itself)."""
+    path = run / RESULT_FILE if run.is_dir() else run
+    try:
+        return RunResult.model_validate_json(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(f"{run} holds no {RESULT_FILE}: is it the folder of a run?") from None
+    except (ValidationError, UnicodeDecodeError) as error:
+        first = str(error).splitlines()[0]
+        raise CheckpointError(f"{path} is not a result that this version can read: {first}") from None
+
+
+def is_done(run: Path) -> bool:
+    """Whether a folder holds a run that has ended well."""
+    return (run / RESULT_FILE).exists() and read_result(run).status == "done"
+
+
+def read_metrics(run: Path) -> Iterator[EpochRecord]:
+    """The lines of ``metrics.jsonl``; a last line that was cut off by a crash is left out."""
+    path = run / METRICS_FILE
+    if not path.exists():
+        return
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            yield EpochRecord.model_validate(json.loads(line))
+        except (ValueError, ValidationError):
+            return

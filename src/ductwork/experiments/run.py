@@ -1,0 +1,287 @@
+"""One run: a configuration becomes a folder with ``config.yaml``, ``metrics.jsonl``, ``result.json`` and ``checkpoint/``."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import yaml
+from filelock import FileLock, Timeout
+
+from ductwork import __version__
+from ductwork import functional as F
+from ductwork.data.domain import ImageSet
+from ductwork.data.folders import verify_readable
+from ductwork.data.streams import open_stream
+from ductwork.engine.checkpoint import write_atomically
+from ductwork.engine.learner import Learner, StageReport
+from ductwork.engine.loop import EpochLog
+from ductwork.engine.progress import Progress
+from ductwork.errors import CheckpointError, ConfigError, DuctworkError
+from ductwork.experiments.config import RunConfig, read_yaml
+from ductwork.experiments.results import (
+    METRICS_FILE,
+    RESULT_FILE,
+    BackboneRecord,
+    DataRecord,
+    EpochRecord,
+    Price,
+    RunResult,
+    StageRecord,
+    is_done,
+    read_metrics,
+    read_result,
+)
+from ductwork.validation import validate
+
+CONFIG_FILE = "config.yaml"
+CHECKPOINT = "checkpoint"
+LOCK_FILE = ".lock"
+_PACKAGES = ("torch", "torchvision", "timm", "lightning-fabric", "numpy", "pot", "scikit-learn", "safetensors")
+
+
+def run(config: RunConfig, out: Path | None = None, *, progress: Progress | None = None) -> RunResult:
+    """Run, or go on with what ``out`` holds. A run that is done is read, not repeated."""
+    out = out or Path("runs") / config.name()
+    with _locked(out):
+        resumed = _earlier(out, config)
+        if resumed is not None and is_done(out):
+            return read_result(out)
+        return _Run(config, out, progress, resumed).go()
+
+
+class _Run:
+    """Everything is opened and checked in the constructor, before the first batch."""
+
+    def __init__(
+        self, config: RunConfig, out: Path, progress: Progress | None, resumed: Mapping[str, Any] | None
+    ) -> None:
+        self.config, self.out = config, out
+        self.stream = open_stream(
+            config.stream, root=config.root, order=config.order, split=config.split, seed=config.split_seed
+        )
+        verify_readable(self.stream)
+        settings = config.engine
+        if resumed is not None:  # the precision that a probe chose then, not what it would choose now
+            settings = settings.model_copy(update={"precision": resumed["precision"]})
+        self.learner = Learner(
+            config.method,
+            backbone=config.backbone,
+            weights=config.weights,
+            recipe=config.recipe,
+            params=config.params,
+            stream=self.stream.name,
+            transform=self.stream.transform if config.transform == "auto" else config.transform,
+            seed=config.seed,
+            settings=settings,
+            progress=progress,
+        )
+        self.leader = self.learner.session.fabric.is_global_zero
+        self._check_same(resumed)
+        if self.leader and resumed is None:
+            write_atomically(out / CONFIG_FILE, self._config_yaml().encode())
+        self.learner.keep_in(out / CHECKPOINT)
+
+    def _check_same(self, resumed: Mapping[str, Any] | None) -> None:
+        """What a run that goes on must find unchanged."""
+        if resumed is None:
+            return
+        now = {"images": self.stream.fingerprint, "backbone": self.learner.method.backbone.sha256}
+        then = {"images": resumed["data"]["fingerprint"], "backbone": resumed["backbone"]["sha256"]}
+        for what in now:
+            if now[what] != then[what]:
+                raise CheckpointError(f"the {what} changed since the run in {self.out} was begun; choose another --out")
+
+    def go(self) -> RunResult:
+        if self.leader:
+            self._trim_metrics()
+            self._write(self._result("running"))
+        for number, domain in enumerate(self.stream, start=1):
+            if number > len(self.learner.reports):
+                tests, ahead = self.stream.seen(domain), self._ahead(number)
+                self.learner.learn(domain, tests=tests, ahead=ahead, on_epoch=self._log_epoch)
+                if self.leader:
+                    self._write(self._result("running"))
+        result = self._result("done")
+        if self.leader:
+            self._write(result)
+        return result
+
+    def _ahead(self, number: int) -> Mapping[str, ImageSet]:
+        """The next domain's test set, where forward transfer was asked for and means something."""
+        if not self.config.engine.evaluate_ahead or self.stream.tests is not None or number == len(self.stream):
+            return {}
+        return {self.stream[number].name: self.stream[number].test}
+
+    def _result(self, status: Literal["running", "done"]) -> RunResult:
+        learner, config, method = self.learner, self.config, self.learner.method
+        stages = [_stage_record(report) for report in learner.reports]
+        price = method.price()
+        return RunResult(
+            method=config.method,
+            recipe=config.recipe,
+            params=learner.config.model_dump(mode="json"),
+            stream=self.stream.name,
+            order=list(self.stream.order),
+            seed=config.seed,
+            backbone=BackboneRecord(
+                name=method.backbone.name,
+                sha256=method.backbone.sha256,
+                parameters=sum(p.numel() for p in method.backbone.parameters()),
+            ),
+            data=DataRecord(fingerprint=self.stream.fingerprint, classes=len(self.stream.classes)),
+            stages=stages,
+            price=Price(
+                parameters=price.parameters,
+                trainable_parameters=price.trainable_parameters,
+                state_bytes=sum(t.nbytes for part in method.parts().values() for t in part.values()),
+                inference_passes=price.inference_passes,
+            ),
+            precision=learner.session.precision,
+            device=learner.session.describe(),
+            versions=_versions(),
+            seconds=sum(sum(stage.seconds.values()) for stage in stages),
+            peak_memory_bytes=_peak_memory(),
+            status=status,
+            **self._metrics(),
+        )
+
+    def _metrics(self) -> dict[str, float | None]:
+        """Everything that follows from the accuracy matrix."""
+        reports = [report for report in self.learner.reports if report.evaluation]
+        if not reports:
+            return {}
+        rows = [{**(report.evaluation or {})["accuracy"], **report.records.get("ahead", {})} for report in reports]
+        tests = self.stream.seen(self.stream[-1])
+        sizes = {name: len(tests[name]) for row in rows for name in row}
+        matrix = F.accuracy_matrix(rows, list(sizes))
+        order = self.stream.order
+        learned_at = None if self.stream.tests is not None else [order.index(name) for name in sizes]
+        chance = [100.0 / len(self.stream.classes)] * len(sizes) if self.config.engine.evaluate_ahead else None
+        found = F.summary(matrix, list(sizes.values()), baseline=chance, learned_at=learned_at)
+        names = ("A_bar", "A_B", "forgetting", "forgetting_chaudhry", "bwt", "fwt")
+        return {name: getattr(found, name) for name in names}
+
+    def _write(self, result: RunResult) -> None:
+        text = result.model_dump_json(indent=1, exclude_none=False)
+        write_atomically(self.out / RESULT_FILE, text.encode())
+
+    def _log_epoch(self, stage: int, domain: str, phase: str, log: EpochLog) -> None:
+        record = EpochRecord(
+            stage=stage, domain=domain, phase=phase, epoch=log.epoch, seconds=log.seconds, loss=log.loss, lr=log.lr
+        )
+        with open(self.out / METRICS_FILE, "a", encoding="utf-8") as file:
+            file.write(record.model_dump_json(exclude_none=True) + "\n")
+
+    def _trim_metrics(self) -> None:
+        """Drop the lines of epochs that the checkpoint does not hold: they will be written again."""
+        done = len(self.learner.reports)
+        phases, phase, epoch = self.learner.unfinished or ((), "", 0)
+
+        def kept(line: EpochRecord) -> bool:
+            if line.stage == done + 1:
+                return line.phase in phases or (line.phase == phase and line.epoch <= epoch)
+            return line.stage <= done
+
+        lines = [line.model_dump_json(exclude_none=True) + "\n" for line in read_metrics(self.out) if kept(line)]
+        write_atomically(self.out / METRICS_FILE, "".join(lines).encode())
+
+    def _config_yaml(self) -> str:
+        learner = self.learner
+        values = self.config.model_dump(mode="json")
+        values["resolved"] = {
+            "params": learner.config.model_dump(mode="json"),
+            "order": list(self.stream.order),
+            "transform": learner.transform.to_json(),
+            "precision": learner.session.precision,
+            "precision_reason": learner.session.precision_reason,
+            "backbone": {"timm_name": learner.method.backbone.timm_name, "sha256": learner.method.backbone.sha256},
+            "data": {"fingerprint": self.stream.fingerprint},
+            "versions": _versions(),
+        }
+        return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+
+
+def _earlier(out: Path, config: RunConfig) -> Mapping[str, Any] | None:
+    """What an earlier try in this folder resolved; an error if the folder holds another run."""
+    path = out / CONFIG_FILE
+    if not path.exists():
+        strangers = sorted(p.name for p in out.iterdir() if p.name != LOCK_FILE)
+        if strangers:
+            raise ConfigError(f"{out} is not empty and not a run (it holds {strangers[0]!r}); choose another --out")
+        return None
+    values = read_yaml(path)
+    resolved = values.pop("resolved", None)
+    if not isinstance(resolved, dict):
+        raise CheckpointError(f"{path} was not written by a run; choose another --out")
+    then, now = validate(RunConfig, values, str(path)).identity(), config.identity()
+    for key in now:
+        if then[key] != now[key]:
+            raise ConfigError(f"{out} holds a run with {key} = {then[key]!r}, not {now[key]!r}; choose another --out")
+    return resolved
+
+
+@contextmanager
+def _locked(out: Path) -> Iterator[None]:
+    """Only one process works in a run folder. The lock is the system's: it cannot outlive its process."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise ConfigError(f"--out {out} is a file, not a folder") from None
+    except OSError as error:
+        raise ConfigError(f"cannot write to {out}: {error.strerror}") from None
+    if not os.access(out, os.W_OK | os.X_OK):
+        raise ConfigError(f"cannot write to {out}: permission denied")
+    if int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0"))) != 0:
+        yield  # the first rank holds the lock for all
+        return
+    lock = FileLock(out / LOCK_FILE)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise DuctworkError(f"another process is at work in {out}; wait for it or choose another --out") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _stage_record(report: StageReport) -> StageRecord:
+    """A stage as ``result.json`` has it: the engine's report with the evaluation spread out."""
+    found = report.evaluation or {"accuracy": {}, "n_test": {}, "A_b": 0.0, "after": {}}
+    return StageRecord.model_validate(
+        {
+            "domain": report.domain,
+            "n_train": report.n_train,
+            "classes": report.classes,
+            "seconds": report.seconds,
+            "work": report.work,
+            **found,
+            **report.records,
+        }
+    )
+
+
+def _versions() -> dict[str, str]:
+    found = {"ductwork": __version__, "python": platform.python_version(), "platform": platform.platform()}
+    for package in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
+
+
+def _peak_memory() -> int:
+    if torch.cuda.is_available():
+        return int(torch.cuda.max_memory_allocated())
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
+    unit = 1 if platform.system() == "Darwin" else 1024
+    return int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) * unit

@@ -1,0 +1,211 @@
+"""What a method is, and what the engine offers it.
+
+A method never touches files, devices, progress bars or argument parsing. It lists the phases of a stage; each phase
+gets a ``Stage``, the engine's bench for one domain, with batches, features, a training loop and a record book.
+Between two phases everything that matters is in ``parts()``, so that a run can stop there and go on elsewhere.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+
+from ductwork import functional as F
+from ductwork.backbones.base import Backbone
+from ductwork.data.domain import Domain, ImageSet
+from ductwork.data.loading import Batch
+from ductwork.methods.heads import Rows
+
+Parts = dict[str, dict[str, Tensor]]
+Loss = Callable[[Any, Batch], Tensor]
+
+
+class MethodConfig(BaseModel):
+    """Base of all hyper-parameters. Unknown keys and impossible values are errors; nothing is silently ignored."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
+
+
+class TrainingConfig(MethodConfig):
+    """How a network is trained on one domain."""
+
+    epochs: int = Field(15, ge=0, description="passes over the domain's training images")
+    batch_size: int = Field(128, ge=1, description="images a step, over all devices")
+    optimizer: Literal["sgd", "adam", "adamw"] = Field("sgd", description="the optimiser, new for each domain")
+    momentum: float = Field(0.9, ge=0, lt=1, description="momentum of SGD, or the first beta of Adam")
+    weight_decay: float = Field(5e-4, ge=0, description="weight decay of everything that is trained")
+    lr_backbone: float = Field(1e-3, ge=0, description="learning rate of the backbone, or of what replaces it")
+    lr_head: float = Field(0.1, ge=0, description="learning rate of the classifier rows and their scale")
+    schedule: Literal["constant", "cosine", "step-up"] = Field(
+        "constant", description="learning rate over time; step-up: a third for five epochs, then the full rate"
+    )
+    clip_norm: float | None = Field(None, gt=0, description="gradients are clipped to this norm")
+    accumulate: int = Field(1, ge=1, description="batches whose gradients are added up before a step")
+
+
+class Recipe(NamedTuple):
+    """A named set of hyper-parameters: values for every stream, and values that hold on one stream only."""
+
+    summary: str
+    values: Mapping[str, Any] = {}
+    streams: Mapping[str, Mapping[str, Any]] = {}
+
+    def on(self, stream: str) -> dict[str, Any]:
+        return {**self.values, **self.streams.get(stream, {})}
+
+
+@dataclass(frozen=True)
+class Group:
+    """Parameters that share a learning rate."""
+
+    name: str
+    parameters: Sequence[nn.Parameter]
+    lr: float
+    weight_decay: float | None = None
+
+
+class Batches(Protocol):
+    """What the training loop draws from. ``epoch`` is a pure function of its number and the run's seed."""
+
+    def __len__(self) -> int: ...
+
+    def epoch(self, number: int) -> Iterator[Batch]: ...
+
+
+class Stage(Protocol):
+    """The engine's bench for one domain."""
+
+    domain: Domain
+    number: int
+    device: torch.device
+    records: dict[str, Any]
+    """JSON values that the stage's record shall hold. What one phase writes a later one may read."""
+
+    def augmented(
+        self,
+        batch_size: int,
+        *,
+        images: ImageSet | None = None,
+        targets: npt.NDArray[np.int64] | None = None,
+        drop_last: bool = False,
+    ) -> Batches:
+        """Shuffled, augmented training batches; targets are rows of the domain's block unless given."""
+        ...
+
+    def train(
+        self,
+        model: nn.Module,
+        batches: Batches,
+        groups: Sequence[Group],
+        config: TrainingConfig,
+        *,
+        loss: Loss | None = None,
+        epochs: int | None = None,
+        freeze_batch_norm: bool = False,
+    ) -> None:
+        """Train ``model`` in place. Cross entropy of its output unless ``loss(outputs, batch)`` is given."""
+        ...
+
+    def centers(self, model: Callable[[Tensor], Tensor]) -> Tensor:
+        """Class centres ``[C_b, d]`` of the domain's classes (Eq. 5), one pass over the test view of its images."""
+        ...
+
+    def features(
+        self, model: Callable[[Tensor], Tensor], *, views: int | None = None, images: ImageSet | None = None
+    ) -> Tensor:
+        """Features without gradients: ``[n, d]`` of the test view, or ``[views, n, d]`` of augmented views."""
+        ...
+
+    def cached(self, inputs: Tensor, batch_size: int) -> Batches:
+        """Shuffled batches of features ``[V, n, d]`` of the domain's images; epoch ``e`` sees view ``e mod V``."""
+        ...
+
+    def inputs(self) -> Iterator[Tensor]:
+        """One pass over the test view of the domain's training images, batch by batch, on the device."""
+        ...
+
+    def probe(self, name: str, score: Callable[[Tensor], Tensor]) -> None:
+        """Where the user asked for it: measure A_b of row scores ``score(images)`` now, as ``after[name]``."""
+        ...
+
+    def warn(self, message: str) -> None:
+        """Tell the user something that is not an error."""
+        ...
+
+
+class Phase(NamedTuple):
+    """A named part of a stage. The engine times it, saves after it, and can start again at it."""
+
+    name: str
+    run: Callable[[Stage], None]
+
+
+@dataclass
+class Price:
+    """What a trained method costs: all parameters, those trained last, forward passes an image."""
+
+    parameters: int
+    trainable_parameters: int
+    inference_passes: float = 1.0
+    extra: dict[str, float] = field(default_factory=dict)
+
+
+class Method(nn.Module, ABC):
+    """One way to learn a stream of domains. Subclasses add a Config, recipes, phases and how to score an image."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    reference: ClassVar[str]
+    Config: ClassVar[type[MethodConfig]]
+    recipes: ClassVar[Mapping[str, Recipe]]
+    constant_parts: ClassVar[frozenset[str]] = frozenset()
+    """Parts that never change once written, so that a checkpoint need not look at them again."""
+
+    def __init__(self, config: MethodConfig, backbone: Backbone) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.rows = Rows()
+
+    @classmethod
+    def check(cls, backbone: Backbone) -> None:  # noqa: B027 - most methods take any backbone
+        """Raise BackboneError, by name and reason, where the method cannot work on this backbone."""
+
+    @abstractmethod
+    def phases(self) -> Sequence[Phase]:
+        """What a stage consists of, in order. The first phase adds the domain's block to ``rows``."""
+
+    @abstractmethod
+    def forward(self, images: Tensor) -> Tensor:
+        """Row scores ``[n, R]`` of the learned state."""
+
+    def outputs(self, images: Tensor) -> dict[str, Tensor]:
+        """Row scores by name, from one pass: ``final`` and, for the record, earlier steps of the stage."""
+        return {"final": self(images)}
+
+    @abstractmethod
+    def parts(self) -> Parts:
+        """All that was learned, as named groups of tensors. Between two phases this is the whole truth."""
+
+    @abstractmethod
+    def load_parts(self, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Take over what ``parts`` gave; ``rows`` has been restored before."""
+
+    def end_stage(self) -> None:  # noqa: B027 - most methods keep nothing that only a stage needs
+        """Drop what only the evaluation of this stage needed."""
+
+    def price(self) -> Price:
+        """What the learned state costs at inference."""
+        parameters = sum(p.numel() for p in self.parameters())
+        return Price(parameters, sum(p.numel() for p in self.parameters() if p.requires_grad))
+
+    def fold(self, rows: Tensor) -> Tensor:
+        """From row scores ``[n, R]`` to class scores ``[n, C]`` in the order of ``rows.classes``."""
+        return F.fold(rows, self.rows.row_class().to(rows.device), len(self.rows.classes))

@@ -1,0 +1,170 @@
+"""Consolidation: increments against the closed form, and what must never be touched."""
+
+import pytest
+import torch
+
+from ductwork import functional as dwf
+from ductwork.errors import ShapeError
+
+
+def state(seed, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        "block.weight": torch.randn(6, 4, generator=generator).to(dtype),
+        "block.bias": torch.randn(6, generator=generator).to(dtype),
+        "norm.running_var": torch.rand(6, generator=generator).to(dtype),
+        "norm.num_batches_tracked": torch.tensor(seed),
+        "mask": torch.tensor([True, seed % 2 == 0]),
+    }
+
+
+def clone(source):
+    return {key: value.clone() for key, value in source.items()}
+
+
+@pytest.mark.parametrize("order", [[1, 2, 3], [3, 1, 2], [2, 3, 1]])
+def test_increments_equal_closed_form_in_any_order(order):
+    base, weights = state(0), {1: 0.5 * 0.9, 2: 0.25, 3: -0.1}
+    merged = clone(base)
+    for k in order:
+        dwf.consolidate(merged, state(k), base, weights[k])
+    vectors = [dwf.task_vector(state(k), base) for k in weights]
+    closed = dwf.merge_all(base, vectors, list(weights.values()))
+    by_hand = base["block.weight"] + sum(
+        w * (state(k)["block.weight"] - base["block.weight"]) for k, w in weights.items()
+    )
+    torch.testing.assert_close(merged, closed, atol=1e-6, rtol=0)
+    torch.testing.assert_close(merged["block.weight"], by_hand, atol=1e-6, rtol=0)
+
+
+def test_weights_zero_and_one():
+    base, expert = state(0), state(1)
+    merged = clone(base)
+    dwf.consolidate(merged, expert, base, 0.0)
+    assert all(torch.equal(merged[key], base[key]) for key in base)
+    dwf.consolidate(merged, expert, base, 1.0)
+    torch.testing.assert_close(merged["block.weight"], expert["block.weight"], atol=1e-6, rtol=0)
+
+
+def test_inputs_and_integers_untouched():
+    base, expert = state(0), state(1)
+    merged = clone(base)
+    before = merged["block.weight"]
+    dwf.consolidate(merged, expert, base, 0.7)
+    assert merged["block.weight"] is before, "in place"
+    assert torch.equal(merged["norm.num_batches_tracked"], torch.tensor(0))
+    assert torch.equal(merged["mask"], base["mask"])
+    for given, fresh in ((base, state(0)), (expert, state(1))):
+        assert all(torch.equal(given[key], fresh[key]) for key in fresh)
+
+
+@pytest.mark.parametrize(
+    "keys", [lambda key: not dwf.is_running_statistic(key), ["block.weight", "block.bias"]]
+)
+def test_keys(keys):
+    base, merged = state(0), state(0)
+    dwf.consolidate(merged, state(1), base, 1.0, keys=keys)
+    assert torch.equal(merged["norm.running_var"], base["norm.running_var"])
+    assert not torch.equal(merged["block.bias"], base["block.bias"])
+    assert set(dwf.task_vector(state(1), base, keys=keys)) == {"block.weight", "block.bias"}
+
+
+def test_keys_let_heads_differ():
+    base, merged, expert = state(0), state(0), state(1) | {"head.weight": torch.ones(3)}
+    with pytest.raises(ShapeError, match=r"merged lacks 'head\.weight'"):
+        dwf.consolidate(merged, expert, base, 1.0)
+    dwf.consolidate(merged, expert, base, 1.0, keys=lambda key: not key.startswith("head."))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_types_accumulate_in_float32(dtype):
+    base = {"w": torch.full((8,), 1.0, dtype=dtype)}
+    expert = {"w": torch.full((8,), 1.0 + 2 * torch.finfo(dtype).eps, dtype=dtype)}
+    merged = clone(base)
+    dwf.consolidate(merged, expert, base, 0.5)
+    assert merged["w"].dtype == dtype
+    assert torch.equal(merged["w"].float(), torch.full((8,), 1.0 + torch.finfo(dtype).eps))
+    assert dwf.task_vector(expert, base)["w"].dtype == torch.float32
+
+
+def test_half_types_round_once():
+    generator = torch.Generator().manual_seed(0)
+    base, expert, merged = ({"w": torch.randn(500, generator=generator).bfloat16()} for _ in range(3))
+    exact = merged["w"].double() + 0.3 * (expert["w"].double() - base["w"].double())
+    dwf.consolidate(merged, expert, base, 0.3)
+    assert torch.equal(merged["w"], exact.bfloat16())
+
+
+def test_tied_weights_change_once():
+    base, expert = ({"a": torch.full((3,), x), "b": torch.full((3,), x)} for x in (0.0, 1.0))
+    tied = torch.zeros(3)
+    merged = {"a": tied, "b": tied}
+    dwf.consolidate(merged, expert, base, 0.5)
+    assert torch.equal(tied, torch.full((3,), 0.5))
+
+
+def test_live_models():
+    base, expert, live = (torch.nn.Linear(3, 2) for _ in range(3))
+    live.load_state_dict(base.state_dict())
+    dwf.consolidate(live.state_dict(), expert.state_dict(), base.state_dict(), 1.0)
+    torch.testing.assert_close(live.weight, expert.weight)
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"block.bias": torch.zeros(7)}, r"'block.bias' is \[6\] in merged but \[7\] in fine_tuned"),
+        (
+            {"block.bias": torch.zeros(6).double()},
+            "'block.bias' is torch.float32 in merged but torch.float64",
+        ),
+        ({"extra": torch.zeros(1)}, "merged lacks 'extra'"),
+    ],
+)
+def test_failures_change_nothing(change, match):
+    base, merged = state(0), state(0)
+    with pytest.raises(ShapeError, match=match):
+        dwf.consolidate(merged, state(1) | change, base, 1.0)
+    assert all(torch.equal(merged[key], base[key]) for key in base)
+
+
+def test_more_refusals():
+    base = state(0)
+    with pytest.raises(ShapeError, match="share the memory of 'block.weight'"):
+        dwf.consolidate(base, state(1), base, 1.0)
+    with pytest.raises(ShapeError, match="finite"):
+        dwf.consolidate(clone(base), state(1), base, float("nan"))
+    with pytest.raises(ShapeError, match="lacks 'nope'"):
+        dwf.task_vector(state(1), base, keys=["nope"])
+    with pytest.raises(ShapeError, match="base lacks: 'x'"):
+        dwf.merge_all(base, [{"x": torch.zeros(1)}], [1.0])
+
+
+def test_norm_and_cosine():
+    a, b = (dwf.task_vector(state(k), state(0)) for k in (1, 2))
+    flat_a, flat_b = (torch.cat([v.flatten().double() for v in x.values()]) for x in (a, b))
+    assert dwf.task_vector_norm(a) == pytest.approx(float(flat_a.norm()), rel=1e-14)
+    expected = float(torch.nn.functional.cosine_similarity(flat_a, flat_b, dim=0))
+    assert dwf.task_vector_cosine(a, b) == pytest.approx(expected, rel=1e-12)
+    assert dwf.task_vector_cosine(a, a) == pytest.approx(1.0)
+    assert dwf.task_vector_cosine(a, {key: 0 * value for key, value in a.items()}) == 0.0
+
+
+def test_extra_memory_is_one_tensor(monkeypatch):
+    """No allocation made by the merge is larger than the largest tensor."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    sizes = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            result = func(*args, **(kwargs or {}))
+            if isinstance(result, torch.Tensor):
+                sizes.append(result.numel())
+            return result
+
+    base = {str(i): torch.zeros(100) for i in range(20)}
+    merged = clone(base)
+    with Watch():
+        dwf.consolidate(merged, clone(base), base, 1.0)
+    assert sizes and max(sizes) == 100
