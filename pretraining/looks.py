@@ -173,7 +173,10 @@ def segment_display(digit: int, device: int, random: np.random.Generator) -> Til
         points = [(centre[0] + px - lean * py, centre[1] + py) for px, py in shape]
         ImageDraw.Draw(on if name in lit else off).polygon(points, fill=255)
     on, glow = _tilt(on, random, 0.015), on.filter(ImageFilter.GaussianBlur(halo))
-    parts = [image.filter(ImageFilter.GaussianBlur(1.5)).resize((TILE, TILE), Image.Resampling.BOX) for image in (on, off, glow)]
+    parts = [
+        image.filter(ImageFilter.GaussianBlur(1.5)).resize((TILE, TILE), Image.Resampling.BOX)
+        for image in (on, off, glow)
+    ]
     lit_ink, unlit_ink, haze = (np.asarray(part, dtype=np.float32)[:, :, None] / 255 for part in parts)
     ink = np.clip(lit_ink + unlit * unlit_ink, 0, 1)
     if crystal:

@@ -12,7 +12,7 @@ from ductwork.backbones import registry
 from ductwork.backbones.base import Backbone
 from ductwork.data.domain import ArraySource, Domain, ImageSet, Stream
 
-torch.set_num_threads(2)
+torch.set_num_threads(1)  # threads that wait for each other on busy cores cost more than they bring
 
 CLASSES = ("east", "north", "south", "west")
 SIZE = 32

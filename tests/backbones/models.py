@@ -26,3 +26,8 @@ def small_vit(architecture: str = "vit_tiny_patch16_224", **options: Any) -> Bac
 
 def images(count: int = 4, size: int = 32) -> torch.Tensor:
     return torch.rand(count, 3, size, size, generator=torch.Generator().manual_seed(1))
+
+
+def backward(output: Any) -> None:
+    """Gradients of some function of ``output`` (Any: ``Tensor.backward`` has no types)."""
+    output.square().sum().backward()

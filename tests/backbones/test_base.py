@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import timm
 import torch
@@ -22,7 +24,7 @@ FAMILIES = (
 def test_features_are_what_the_classifier_would_see(architecture: str) -> None:
     """With the weights of a network that has a classifier, classifying the features gives its logits."""
     torch.manual_seed(0)
-    whole = timm.create_model(architecture, num_classes=7).eval()
+    whole: Any = timm.create_model(architecture, num_classes=7).eval()
     backbone = Backbone(timm.create_model(architecture, num_classes=0), name=architecture, timm_name="").eval()
     backbone.model.load_state_dict(whole.state_dict(), strict=False)
     batch = images(2, 48 if architecture != "test_vit" else backbone.input_size)
@@ -49,7 +51,7 @@ def test_distilled_features_are_the_mean_of_both_tokens() -> None:
 
 
 def test_swin_features() -> None:
-    swin = {"img_size": 56, "embed_dim": 24, "depths": (1, 1), "num_heads": (3, 6), "num_classes": 0}
+    swin: dict[str, Any] = {"img_size": 56, "embed_dim": 24, "depths": (1, 1), "num_heads": (3, 6), "num_classes": 0}
     model = timm.create_model("swin_tiny_patch4_window7_224", **swin)
     backbone = Backbone(model, name="swin", timm_name="", input_size=56).eval()
     assert backbone(images(2, 56)).shape == (2, backbone.num_features)
@@ -90,7 +92,7 @@ def test_digest_is_that_of_the_weights_at_construction() -> None:
         ({"attn_layer": "diff"}, "its attention is DiffAttention"),
     ],
 )
-def test_vits_that_cannot_take_prompts_say_why(options: dict[str, object], reason: str) -> None:
+def test_vits_that_cannot_take_prompts_say_why(options: dict[str, Any], reason: str) -> None:
     backbone = small_vit(**options)
     assert not backbone.is_vit
     assert reason in (backbone.prompt_obstacle or "")

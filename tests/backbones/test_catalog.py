@@ -27,6 +27,7 @@ def test_published_backbones_are_pinned_to_tags_that_timm_has() -> None:
         if entry.source == "hub":
             architecture, _, tag = entry.timm_name.partition(".")
             config = get_pretrained_cfg(entry.timm_name)
+            assert config is not None
             assert (config.architecture, config.tag) == (architecture, tag)
             assert tag
 

@@ -8,6 +8,7 @@ import huggingface_hub.constants
 import pytest
 import timm
 import torch
+from huggingface_hub.errors import EntryNotFoundError
 from safetensors.torch import save_file
 
 from ductwork.backbones import hub, registry
@@ -59,7 +60,7 @@ def fill_cache(root: Path, repository: str, state: dict[str, torch.Tensor]) -> P
 
 
 def test_cached_weights_need_no_server(unreachable: Path) -> None:
-    model = timm.create_model("test_vit", num_classes=1000)
+    model: Any = timm.create_model("test_vit", num_classes=1000)
     with torch.no_grad():
         model.cls_token.fill_(3)
     path = fill_cache(unreachable, CONFIG["hf_hub_id"], model.state_dict())
@@ -74,13 +75,13 @@ def test_a_model_without_published_weights() -> None:
 
 
 def test_the_second_file_name_is_tried(unreachable: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class NotThere(hub.EntryNotFoundError):
+    class NotThereError(EntryNotFoundError):
         def __init__(self) -> None:
             Exception.__init__(self, "not there")
 
     def metadata(url: str, **_: Any) -> None:
         if url.endswith(".safetensors"):
-            raise NotThere
+            raise NotThereError
 
     monkeypatch.setattr(hub, "get_hf_file_metadata", metadata)
     monkeypatch.setattr(hub, "hf_hub_download", lambda repository, file: f"/{repository}/{file}")

@@ -1,6 +1,7 @@
 """The official logs as reference: matrices and numbers as they were printed."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ DOMAINNET = [14604, 15582, 21850, 51750, 52041, 20916]
 CDDB = {"gaugan": 2000, "biggan": 800, "wild": 2063, "wfir": 400, "san": 90}
 
 
-def lower(*rows):
+def lower(*rows: list[float]) -> Any:
     matrix = np.full((len(rows), len(rows)), np.nan)
     for i, row in enumerate(rows):
         matrix[i, : i + 1] = row
@@ -54,7 +55,7 @@ LOGS = {
 
 
 @pytest.mark.parametrize("name", LOGS)
-def test_official_logs(name):
+def test_official_logs(name: str) -> None:
     matrix, sizes, curve, a_bar, drop, chaudhry = LOGS[name]
     result = dwf.summary(matrix, sizes)
     assert pytest.approx(curve, abs=0.0101) == result.A
@@ -65,17 +66,18 @@ def test_official_logs(name):
     assert result.fwt is None
 
 
-def test_by_hand():
+def test_by_hand() -> None:
     matrix = lower([90.0], [80.0, 70.0], [85.0, 75.0, 60.0])
     result = dwf.summary(matrix, [100, 300, 100])
     assert pytest.approx([90.0, 72.5, (85 + 225 + 60) / 5]) == result.A
-    assert result.A_bar == pytest.approx(np.mean(result.A)) and result.A_B == result.A[-1]
+    assert result.A_bar == pytest.approx(np.mean(result.A))
+    assert result.A[-1] == result.A_B
     assert result.forgetting == pytest.approx((5 + 0) / 2)
     assert result.forgetting_chaudhry == pytest.approx((5 - 5) / 2)
     assert result.bwt == pytest.approx((-5 + 5) / 2)
 
 
-def test_future_domains_measured():
+def test_future_domains_measured() -> None:
     matrix = [[90.0, 40.0, 20.0], [80.0, 70.0, 30.0], [85.0, 75.0, 60.0]]
     ahead = dwf.summary(matrix, [1, 1, 1], baseline=[10.0, 10.0, 10.0], learned_at=[0, 1, 2])
     below = dwf.summary(lower([90.0], [80.0, 70.0], [85.0, 75.0, 60.0]), [1, 1, 1])
@@ -86,13 +88,14 @@ def test_future_domains_measured():
     assert dwf.forgetting(matrix, learned_at=[0, 1, 2]) == below.forgetting
 
 
-def test_single_stage_is_zero():
+def test_single_stage_is_zero() -> None:
     result = dwf.summary([[50.0]], [10])
     assert (result.forgetting, result.forgetting_chaudhry, result.bwt, result.fwt) == (0, 0, 0, 0)
-    assert result.A == [50.0] and result.A_bar == result.A_B == 50.0
+    assert result.A == [50.0]
+    assert result.A_bar == result.A_B == 50.0
 
 
-def test_fixed_test_domains_like_core50():
+def test_fixed_test_domains_like_core50() -> None:
     names = ["s3", "s7", "s10"]
     rows = [{"s3": 80.0, "s7": 70.0, "s10": 60.0}, {"s3": 90.0, "s7": 72.0, "s10": 61.0},
             {"s3": 85.0, "s7": 74.0, "s10": 60.0}, {"s3": 86.0, "s7": 73.0, "s10": 60.0}]  # fmt: skip
@@ -103,7 +106,7 @@ def test_fixed_test_domains_like_core50():
     assert result.bwt == pytest.approx((6 + 3 + 0) / 3)
 
 
-def test_accuracy_matrix():
+def test_accuracy_matrix() -> None:
     matrix = dwf.accuracy_matrix([{"a": 1.0}, {"b": 2.0, "a": 3.0}], ["a", "b"])
     np.testing.assert_array_equal(matrix, [[1.0, np.nan], [3.0, 2.0]])
     assert dwf.accuracy_matrix([], ["a"]).shape == (0, 1)
@@ -113,7 +116,7 @@ def test_accuracy_matrix():
         dwf.accuracy_matrix([], ["a", "a"])
 
 
-def test_forward_transfer_that_was_not_measured():
+def test_forward_transfer_that_was_not_measured() -> None:
     matrix = lower([90.0], [80.0, 70.0])
     assert dwf.forward_transfer(matrix, [0.0, 0.0], learned_at=[0, 1]) is None
     assert dwf.forward_transfer([[1.0, 30.0], [1.0, 1.0]], None, learned_at=[0, 1]) is None
@@ -121,10 +124,10 @@ def test_forward_transfer_that_was_not_measured():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_relations(seed):
+def test_relations(seed: int) -> None:
     rng = np.random.default_rng(seed)
     matrix = np.where(np.tri(6, dtype=bool), rng.uniform(0, 100, (6, 6)), np.nan)
-    result = dwf.summary(matrix, rng.integers(1, 100, 6))
+    result = dwf.summary(matrix, rng.integers(1, 100, 6).tolist())
     assert result.forgetting >= max(0.0, result.forgetting_chaudhry)
     assert result.forgetting_chaudhry >= -result.bwt
     padded = np.nan_to_num(matrix)  # the official code writes zeros above the diagonal
@@ -132,7 +135,7 @@ def test_relations(seed):
     assert result.forgetting == pytest.approx(reference)
 
 
-def test_refusals():
+def test_refusals() -> None:
     gap = lower([90.0], [80.0, 70.0])
     gap[1, 0] = np.nan
     with pytest.raises(DuctworkError, match="test domain 1 was not measured after stage 2"):

@@ -236,7 +236,9 @@ def _by_block(parts: Any, depth: int, what: str) -> Mapping[int, Any]:
 
 def _check_prefix(prefix: Prefix, tokens: Tensor, index: int) -> None:
     keys, values = prefix
-    fits = all(part.dim() == 3 and len(part) in (1, len(tokens)) and part.shape[2] == tokens.shape[2] for part in prefix)
+    fits = all(
+        part.dim() == 3 and len(part) in (1, len(tokens)) and part.shape[2] == tokens.shape[2] for part in prefix
+    )
     if not fits or keys.shape[1] != values.shape[1]:
         raise ShapeError(
             f"keys and values for block {index} must both be [{len(tokens)} or 1, L, {tokens.shape[2]}], "

@@ -29,7 +29,7 @@ def listing(topic: Annotated[Topic, typer.Argument(help="What to list.")]) -> No
     elif topic is Topic.streams:
         from ductwork.data.streams import available as streams
 
-        table(["stream", "what it is"], [[name, text] for name, text in streams().items()])
+        table(["stream", "what it is", "where the data come from"], [[name, info.about, info.origin] for name, info in streams().items()])
         print("The path of a folder <domain>/<class>/<image> is a stream, too.")
     else:
         from ductwork.methods.registry import methods
@@ -43,7 +43,7 @@ def listing(topic: Annotated[Topic, typer.Argument(help="What to list.")]) -> No
 
 
 def _strings(entry: object) -> list[str]:
-    return [str(getattr(entry, field)) for field in ("name", "summary", "timm_name", "source")]
+    return [str(getattr(entry, field)) for field in ("name", "about", "timm_name", "source")]
 
 
 def _values(values: object) -> str:

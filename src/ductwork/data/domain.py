@@ -122,6 +122,11 @@ class ImageSet:
     def read(self, index: int) -> torch.Tensor:
         return self.source.read(int(self.indices[index]))
 
+    def checksum(self, index: int) -> str:
+        """A digest of the decoded pixels."""
+        pixels = self.read(index).contiguous()
+        return hashlib.sha256(f"{tuple(pixels.shape)}".encode() + pixels.numpy().tobytes()).hexdigest()[:16]
+
     def label_name(self, index: int) -> str:
         return self.classes[int(self.labels[index])]
 
@@ -166,6 +171,16 @@ class ImageSet:
             f"{self.name(i)}\t{self.label_name(i)}\t{self.source.signature(int(self.indices[i]))}" for i in range(len(self))
         )
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Reference:
+    """An image by name instead of by value: what rehearsal methods keep. ``checksum`` is of its pixels."""
+
+    domain: str
+    name: str
+    label: str
+    checksum: str
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -13,8 +13,11 @@ nor the way in which they were started, nor the batch at which an interrupted ep
 
 from __future__ import annotations
 
+import gc
+import os
 import random
 import signal
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -135,9 +138,11 @@ class Loader:
         return self._count(number, start, self._turn)
 
     def close(self) -> None:
-        """Stop the worker processes; the next epoch starts new ones."""
+        """Stop the worker processes, if there are any; the next epoch starts new ones."""
         self._turn += 1
-        self._pool = None
+        if self._pool is not None:
+            self._stop()
+            self._pool = None
 
     def _plan(self, epoch: int, start: int) -> Iterator[_Plan]:
         order = np.arange(self.size)
@@ -170,7 +175,9 @@ class Loader:
             self._pool = self._start_workers()
         self._plans.now = plans
         try:
-            for batch in self._pool:
+            with _interrupts_held():
+                batches = iter(self._pool)  # starts the workers, or tells them that an epoch begins
+            for batch in batches:
                 if isinstance(batch, _Failure):
                     raise batch.error
                 yield batch
@@ -182,7 +189,7 @@ class Loader:
             raise DuctworkError(f"{reason}: use fewer workers than {self._workers} or a smaller batch") from error
 
     def _start_workers(self) -> DataLoader[Batch | _Failure]:
-        return DataLoader(
+        pool: DataLoader[Batch | _Failure] = DataLoader(
             self._reader,
             batch_size=None,  # the sampler yields whole batches, the reader returns them
             sampler=self._plans,
@@ -191,9 +198,12 @@ class Loader:
             pin_memory=self._pin,
             persistent_workers=True,
             multiprocessing_context=self._start_method,
-            worker_init_fn=_ignore_interrupt,
+            worker_init_fn=_begin_worker,
             generator=torch.Generator(),  # or it would draw from the global one, which dropout uses
         )
+        # Left to the garbage collector, the queues may go before their pool, which then waits 5 s for every worker.
+        self._stop = weakref.finalize(self, _stop_workers, pool, os.getpid())
+        return pool
 
 
 class PerImage:
@@ -318,6 +328,29 @@ def _as_it_is(batch: Any) -> Any:
     return batch
 
 
-def _ignore_interrupt(worker: int) -> None:
-    """Ctrl-C reaches every process of a terminal; only the one that reads the keyboard shall answer it."""
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Ctrl-C waits meanwhile. Processes that start now never hear of it: only this one shall answer it."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _begin_worker(worker: int) -> None:
+    """Where signals cannot be held back, ignore Ctrl-C at least from now on.
+
+    What a forked worker inherits is frozen: collecting it would copy its memory, and might stop pools of the parent.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    gc.freeze()
+
+
+def _stop_workers(pool: DataLoader[Any], owner: int) -> None:
+    iterator = getattr(pool, "_iterator", None)  # torch offers no public way to end persistent workers
+    if iterator is not None and os.getpid() == owner:
+        iterator._shutdown_workers()

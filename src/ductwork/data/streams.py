@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from ductwork.data.domain import ArraySource, Domain, ImageSet, Stream
 from ductwork.data.folders import folder_domain, folders, verify_readable
@@ -111,14 +112,14 @@ def digits(order: Order | None = None) -> Stream:
 
 
 def _open_digits(root: Path | None, order: tuple[str, ...], split: float | None, seed: int) -> Stream:
-    from ductwork.data import digits as embedded
+    import ductwork.data.digits as embedded
 
     if root is not None or split is not None:
         what = "root" if root is not None else "split"
         raise ConfigError(f"the stream 'demo' comes with ductwork and has its own split: {what} has no use here")
     classes = tuple(str(digit) for digit in range(10))
 
-    def images(domain: str, split: str) -> ImageSet:
+    def images(domain: str, split: Literal["train", "test"]) -> ImageSet:
         pixels, labels = embedded.load(domain, split)
         names = tuple(f"{domain}/{split}/{i:05d}" for i in range(len(pixels)))
         return ImageSet(ArraySource(pixels, names), labels, classes)
@@ -129,7 +130,7 @@ def _open_digits(root: Path | None, order: tuple[str, ...], split: float | None,
 
 def _digit_orders() -> tuple[tuple[str, ...], ...]:
     """As listed, begun at the second and at the third domain, backwards, and backwards from the third last."""
-    from ductwork.data import digits as embedded
+    import ductwork.data.digits as embedded
 
     listed = tuple(embedded.domains())
     back = listed[::-1]

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from ductwork.data.domain import Domain, ImageSet
+from ductwork.data.domain import ConcatSource, Domain, ImageSet, Reference
 from ductwork.data.loading import Batch, Loader, Transform, derive_seeds
 from ductwork.engine.evaluate import evaluate
 from ductwork.engine.loop import EpochLog, Snapshot, train
@@ -38,6 +38,7 @@ class Bench:
         test_transform: Transform,
         tests: Mapping[str, ImageSet],
         records: dict[str, Any],
+        library: Mapping[str, ImageSet],
         title: str,
         save_epoch: SaveEpoch,
     ) -> None:
@@ -45,6 +46,7 @@ class Bench:
         self.device = session.device
         self.records = records
         self._seed, self._title, self._tests = derive(seed, "stage", number), title, tests
+        self._library = library
         self._train_transform, self._test_transform = train_transform, test_transform
         self._save_epoch = save_epoch
         self._phase, self._calls = "", 0
@@ -154,6 +156,29 @@ class Bench:
         for batch, _ in self._pass(lambda inputs: inputs[:, :0], self.domain.train, self._test_transform):
             yield batch.inputs
 
+    def references(self, positions: Sequence[int]) -> list[Reference]:
+        images, name = self.domain.train, self.domain.name
+        return [Reference(name, images.name(i), images.label_name(i), images.checksum(i)) for i in positions]
+
+    def recall(self, references: Sequence[Reference]) -> ImageSet:
+        places: dict[str, dict[str, int]] = {}
+        found = []
+        for ref in references:
+            images = self._library.get(ref.domain)
+            if images is None:
+                raise DataError(f"the method kept images of domain {ref.domain!r}, which is not at hand any more")
+            if ref.domain not in places:
+                places[ref.domain] = {images.name(i): i for i in range(len(images))}
+            at = places[ref.domain].get(ref.name)
+            if at is None or images.checksum(at) != ref.checksum:
+                state = "is gone" if at is None else "has changed"
+                raise DataError(f"the kept image {ref.name!r} of domain {ref.domain!r} {state}")
+            found.append(images.subset([at]))
+        if not found:
+            raise DataError("no reference to recall")
+        self.session.work.add(decoded=len(found))
+        return _joined(found)
+
     def probe(self, name: str, score: Callable[[Tensor], Tensor]) -> None:
         if self.session.settings.evaluate_phases and self._tests:
             found = evaluate(self.session, self.method, self._tests, self._test_transform, lambda x: {"final": score(x)})
@@ -259,6 +284,16 @@ class TensorBatches:
             whole = order[at : at + self._batch_size]
             mine = torch.from_numpy(np.array_split(whole, self._world)[self._rank])
             yield Batch(view[mine], self._targets[mine], mine, len(whole))
+
+
+def _joined(parts: Sequence[ImageSet]) -> ImageSet:
+    """One set of many small ones, in their order; images of one source stay one part of the result."""
+    sources = {id(part.source): part.source for part in parts}
+    starts = dict(zip(sources, np.cumsum([0] + [len(source) for source in sources.values()]).tolist(), strict=False))
+    classes = tuple(sorted({name for part in parts for name in part.present()}))
+    labels = np.concatenate([part.relabel(classes).labels for part in parts])
+    indices = np.concatenate([part.indices + starts[id(part.source)] for part in parts])
+    return ImageSet(ConcatSource(tuple(sources.values())), labels, classes, indices)
 
 
 def _cross_entropy(outputs: Tensor, batch: Batch) -> Tensor:

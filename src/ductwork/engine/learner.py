@@ -96,6 +96,8 @@ class Learner:
         self.session = Session(settings, progress)
         self.method: Method = kind(self.config, base).to(self.session.device)
         self.reports: list[StageReport] = []
+        self.library: dict[str, ImageSet] = {}
+        """Training images of the domains learned so far, by domain, for methods that rehearse."""
         self._unfinished: Unfinished | None = None
         self._vault: Vault | None = None
         self._settled_meta: dict[str, Any] = {}
@@ -130,6 +132,7 @@ class Learner:
             test_transform=test_transform(self.transform),
             tests=tests or {},
             records=report.records,
+            library={**self.library, domain.name: domain.train},
             title=f"[{number} {domain.name}]",
             save_epoch=lambda call, log, snapshot: self._after_epoch(report, at, call, log, snapshot, on_epoch),
         )
@@ -149,6 +152,7 @@ class Learner:
                 found = evaluate(self.session, self.method, ahead, test_transform(self.transform))
                 report.records["ahead"] = found.accuracy
         self.method.end_stage()
+        self.library[domain.name] = domain.train
         self.reports.append(report)
         self._unfinished = None
         self._checkpoint("stage", None)
@@ -227,7 +231,7 @@ class Learner:
                 recipe=meta["recipe"],
                 params=meta["params"],
                 stream=meta["stream"],
-                transform=TransformSpec(**meta["transform"]),
+                transform=TransformSpec.from_dict(meta["transform"]),
                 seed=meta["seed"],
                 settings=settings,
                 progress=progress,
@@ -253,9 +257,10 @@ class Learner:
                 "sha256": backbone.sha256,
                 "input_size": backbone.input_size,
             },
-            "transform": self.transform.to_json(),
+            "transform": self.transform.as_dict(),
             "precision": self.session.precision,
             "rows": self.method.rows.to_json(),
+            "extra": self.method.extra(),
             "stages": [asdict(report) for report in self.reports],
             "unfinished": None,
         }
@@ -272,6 +277,7 @@ class Learner:
         parts = dict(state.parts)
         training = parts.pop("training", None)
         self.method.rows = Rows.from_json(meta["rows"])
+        self.method.load_extra(meta["extra"])
         self.method.load_parts(parts)
         self.method.to(self.session.device)
         self.reports = [StageReport(**report) for report in meta["stages"]]
@@ -338,7 +344,7 @@ class Learner:
             return self.predict([images])[0]
         if not isinstance(images, ImageSet):
             files = tuple(str(Path(path)) for path in images)
-            images = ImageSet(FileSource(Path(), files), np.zeros(len(files), np.int64), ("",))
+            images = ImageSet(FileSource(".", files), np.zeros(len(files), np.int64), ("",))
         size = self.session.settings.eval_batch_size
         loader = Loader(images, test_transform(self.transform), batch_size=size, workers=0)
         return [found for batch in loader.epoch() for found in predict(self.session, self.method, batch.inputs)]

@@ -87,6 +87,7 @@ class _Run:
         if self.leader and resumed is None:
             write_atomically(out / CONFIG_FILE, self._config_yaml().encode())
         self.learner.keep_in(out / CHECKPOINT)
+        self.learner.library.update({domain.name: domain.train for domain in self.stream})
 
     def _check_same(self, resumed: Mapping[str, Any] | None) -> None:
         """What a run that goes on must find unchanged."""
@@ -198,7 +199,7 @@ class _Run:
         values["resolved"] = {
             "params": learner.config.model_dump(mode="json"),
             "order": list(self.stream.order),
-            "transform": learner.transform.to_json(),
+            "transform": learner.transform.as_dict(),
             "precision": learner.session.precision,
             "precision_reason": learner.session.precision_reason,
             "backbone": {"timm_name": learner.method.backbone.timm_name, "sha256": learner.method.backbone.sha256},

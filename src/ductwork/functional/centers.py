@@ -53,14 +53,8 @@ class CenterAccumulator:
         if labels.is_floating_point():
             raise ShapeError(f"labels must be integers, got {labels.dtype}")
         # On an accelerator looking at the labels would stall the queue; index_add_ checks them there itself.
-        if (
-            labels.device.type == "cpu"
-            and labels.numel()
-            and not 0 <= int(labels.min()) <= int(labels.max()) < classes
-        ):
-            raise ShapeError(
-                f"labels must be in [0, {classes}), got {int(labels.min())} to {int(labels.max())}"
-            )
+        if labels.device.type == "cpu" and labels.numel() and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
+            raise ShapeError(f"labels must be in [0, {classes}), got {int(labels.min())} to {int(labels.max())}")
         labels = labels.to(self.sums.device, torch.int64)
         self.sums.index_add_(0, labels, features.to(self.sums.device, torch.float64))
         self.counts.index_add_(0, labels, torch.ones_like(labels))
@@ -87,15 +81,11 @@ class CenterAccumulator:
         centers = self.sums / self.counts[:, None]
         broken = torch.nonzero(~centers.isfinite().all(dim=1) & (self.counts > 0)).flatten().tolist()
         if broken:
-            raise DuctworkError(
-                f"features of class {_listed(broken)} are NaN or infinite: the centre is meaningless"
-            )
+            raise DuctworkError(f"features of class {_listed(broken)} are NaN or infinite: the centre is meaningless")
         return centers.float()
 
 
-def class_centers(
-    features: Tensor, labels: Tensor, num_classes: int, *, missing: Missing = "raise"
-) -> Tensor:
+def class_centers(features: Tensor, labels: Tensor, num_classes: int, *, missing: Missing = "raise") -> Tensor:
     """Mean feature of every class (Eq. 5), when all features are at hand.
 
     Args:
@@ -125,15 +115,11 @@ def center_similarity(before: Tensor, after: Tensor) -> float:
         A number in [-1, 1]. A centre of length zero has no direction and counts as 0.
     """
     if before.ndim != 2 or before.shape != after.shape or 0 in before.shape:
-        raise ShapeError(
-            f"two sets of centres [C, d] expected, got {list(before.shape)} and {list(after.shape)}"
-        )
+        raise ShapeError(f"two sets of centres [C, d] expected, got {list(before.shape)} and {list(after.shape)}")
     before, after = before.double(), after.to(before.device, torch.float64)
     broken = torch.nonzero(~(before.isfinite() & after.isfinite()).all(dim=1)).flatten().tolist()
     if broken:
-        raise DuctworkError(
-            f"centre of class {_listed(broken)} is NaN or infinite: compare classes with images only"
-        )
+        raise DuctworkError(f"centre of class {_listed(broken)} is NaN or infinite: compare classes with images only")
     return float((F.normalize(before, dim=1) * F.normalize(after, dim=1)).sum(dim=1).mean())
 
 

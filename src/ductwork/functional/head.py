@@ -77,9 +77,7 @@ def fold(scores: Tensor, row_class: Tensor, num_classes: int, fill: float = floa
     return folded.scatter_reduce(1, index, scores, reduce="amax", include_self=False)
 
 
-def block_cross_entropy(
-    logits: Tensor, targets: Tensor, block: slice, *, label_smoothing: float = 0.0
-) -> Tensor:
+def block_cross_entropy(logits: Tensor, targets: Tensor, block: slice, *, label_smoothing: float = 0.0) -> Tensor:
     """Cross-entropy over the rows of one block, the loss of Eq. 2 and (on frozen features) of Eq. 8.
 
     The same value and gradient as setting all other columns to ``-inf``, without touching them: rows of other
@@ -95,13 +93,9 @@ def block_cross_entropy(
         The mean over the batch.
     """
     if logits.ndim != 2 or targets.shape != logits.shape[:1]:
-        raise ShapeError(
-            f"expected logits [n, R] and targets [n], got {list(logits.shape)} and {list(targets.shape)}"
-        )
+        raise ShapeError(f"expected logits [n, R] and targets [n], got {list(logits.shape)} and {list(targets.shape)}")
     start, stop, step = block.indices(logits.shape[1])
     # Python would quietly cut a slice that reaches past the end.
     if step != 1 or stop <= start or (block.stop is not None and block.stop != stop):
-        raise ShapeError(
-            f"block {block.start}:{block.stop} does not lie in the {logits.shape[1]} rows of the logits"
-        )
+        raise ShapeError(f"block {block.start}:{block.stop} does not lie in the {logits.shape[1]} rows of the logits")
     return F.cross_entropy(logits[:, start:stop].float(), targets, label_smoothing=label_smoothing)

@@ -87,9 +87,7 @@ def consolidate(
     chosen = _matching_keys({"merged": merged, "fine_tuned": fine_tuned, "base": base}, keys)
     for key in chosen:
         if _memory(merged[key]) == _memory(base[key]):
-            raise ShapeError(
-                f"merged and base share the memory of {key!r}: start from clones of the base tensors"
-            )
+            raise ShapeError(f"merged and base share the memory of {key!r}: start from clones of the base tensors")
     done: set[tuple[object, ...]] = set()
     for key in chosen:
         target = merged[key]
@@ -158,9 +156,7 @@ def _matching_keys(states: Mapping[str, State], keys: Keys) -> list[str]:
         selected = set(_selected(state, keys))
         if set(names) != selected:
             here, there = set(names) - selected, selected - set(names)
-            parts = [f"{name} lacks {_some(here)}"] * bool(here) + [
-                f"{first_name} lacks {_some(there)}"
-            ] * bool(there)
+            parts = [f"{name} lacks {_some(here)}"] * bool(here) + [f"{first_name} lacks {_some(there)}"] * bool(there)
             raise ShapeError("states do not have the same keys: " + "; ".join(parts))
         for key in names:
             _check_fit(key, first[key], state[key], first_name, name)

@@ -68,9 +68,7 @@ def accuracy_matrix(rows: Sequence[Mapping[str, float]], names: Sequence[str]) -
     return np.array(values, dtype=np.float64).reshape(len(rows), len(names))
 
 
-def average_accuracy_at(
-    matrix: ArrayLike, row: int, n_test: Sequence[int], *, learned_at: LearnedAt = None
-) -> float:
+def average_accuracy_at(matrix: ArrayLike, row: int, n_test: Sequence[int], *, learned_at: LearnedAt = None) -> float:
     """``A_b`` after stage ``row``: every test image of the domains learned so far counts the same.
 
     Args:
@@ -187,7 +185,5 @@ def _learned_before_last(a: Matrix, learned: NDArray[np.int64]) -> list[int]:
     for j in chosen:
         if np.isnan(a[last, j]) or np.isnan(a[learned[j], j]):
             stage = last if np.isnan(a[last, j]) else int(learned[j])
-            raise DuctworkError(
-                f"test domain {j + 1} was not measured after stage {stage + 1}, which transfer needs"
-            )
+            raise DuctworkError(f"test domain {j + 1} was not measured after stage {stage + 1}, which transfer needs")
     return chosen

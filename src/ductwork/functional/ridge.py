@@ -90,9 +90,7 @@ class RidgeAccumulator:
         system.diagonal().add_(ridge)
         factor, failed = torch.linalg.cholesky_ex(system)
         if int(failed):
-            raise DuctworkError(
-                f"the ridge system of {self.count} images is singular at lambda {ridge:g}: raise it"
-            )
+            raise DuctworkError(f"the ridge system of {self.count} images is singular at lambda {ridge:g}: raise it")
         return torch.cholesky_solve(self.targets, factor)
 
 
@@ -149,11 +147,7 @@ def _one_hot(targets: Tensor, num_targets: int) -> Tensor:
     if targets.ndim == 2 and targets.shape[1] == num_targets:
         return targets
     if targets.ndim != 1 or targets.is_floating_point():
-        raise ShapeError(
-            f"targets must be [n] class ids or [n, {num_targets}] values, got {list(targets.shape)}"
-        )
+        raise ShapeError(f"targets must be [n] class ids or [n, {num_targets}] values, got {list(targets.shape)}")
     if targets.numel() and not 0 <= int(targets.min()) <= int(targets.max()) < num_targets:
-        raise ShapeError(
-            f"class ids must be in [0, {num_targets}), got {int(targets.min())} to {int(targets.max())}"
-        )
+        raise ShapeError(f"class ids must be in [0, {num_targets}), got {int(targets.min())} to {int(targets.max())}")
     return F.one_hot(targets.long(), num_targets)

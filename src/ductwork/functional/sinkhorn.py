@@ -27,6 +27,7 @@ __all__ = ["round_to_marginals", "solve_entropic"]
 
 SWEEPS = 11  # at each temperature; POT looks at the error in sweeps 1, 11, 21, ...
 NEWTON_STEPS = 100  # at each temperature; 2 to 10 are usual
+LONGEST_STEP = 100.0  # in units of the temperature; a plan's entry changes by exp(100)
 LP_INSTEAD = 1e-4  # share of the mass off its marginals above which the exact programme is the better answer
 WARM_TOLERANCE = 1e-6  # of a temperature that is only passed through
 
@@ -60,6 +61,8 @@ def solve_entropic(
             if not converged:
                 v, steps = _newton(cost / temperature, mu, nu, v, min(NEWTON_STEPS, max_iter - used), goal)
                 used += steps
+                # POT starts from u alone, so what Newton found has to be told in u.
+                u = mu.log() - torch.logsumexp(v[None, :] - cost / temperature, dim=1)
     plan = _plan(cost / reg, mu, v)
     stuck = float((plan.sum(dim=0) - nu).abs().sum()) > LP_INSTEAD
     if stuck and reg * math.log(cost.numel()) < 0.01 * spread:
@@ -86,9 +89,7 @@ def _plan(exponent: Tensor, mu: Tensor, v: Tensor) -> Tensor:
     return mu[:, None] * torch.softmax(v[None, :] - exponent, dim=1)
 
 
-def _newton(
-    exponent: Tensor, mu: Tensor, nu: Tensor, v: Tensor, steps: int, goal: float
-) -> tuple[Tensor, int]:
+def _newton(exponent: Tensor, mu: Tensor, nu: Tensor, v: Tensor, steps: int, goal: float) -> tuple[Tensor, int]:
     """Damped Newton on the semi-dual: gradient ``T'1 - nu``, Hessian ``diag(T'1) - T' diag(1/mu) T``."""
     plan, value = _plan(exponent, mu, v), _semi_dual(exponent, mu, nu, v)
     for step in range(max(0, steps)):
@@ -104,6 +105,8 @@ def _newton(
         direction, failed = torch.linalg.solve_ex(hessian, -excess)
         if int(failed) or not bool(direction.isfinite().all()):
             return v, step
+        # Where groups hardly exchange mass the model sees no curvature and would leap; far beyond, nothing is known.
+        direction = direction * min(1.0, LONGEST_STEP / float(direction.abs().max()))
         slope, length = float(excess @ direction), 1.0
         rounding = 1e-15 * (1.0 + abs(value))
         while True:
@@ -112,7 +115,7 @@ def _newton(
             if trial_value <= value + 1e-4 * length * slope + rounding:
                 break
             length /= 2.0
-            if length < 1e-10:  # float64 has no more to give
+            if length < 1e-6:  # float64 has no more to give
                 return v, step
         v, value, plan = trial, trial_value, _plan(exponent, mu, trial)
     return v, max(0, steps)

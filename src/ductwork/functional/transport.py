@@ -72,17 +72,16 @@ def transport_cost(
     if power not in (1, 2):
         raise TransportError(f"power must be 1 (distance) or 2 (squared distance), got {power}")
     # The matrix-product shortcut would give equal centres a distance of about 1e-7 rather than 0.
-    cost = torch.cdist(
-        new_centers.double(), old_centers.double(), compute_mode="donot_use_mm_for_euclid_dist"
-    )
+    cost = torch.cdist(new_centers.double(), old_centers.double(), compute_mode="donot_use_mm_for_euclid_dist")
     if power == 2:
         cost = cost.square()
     if scale is None:
         return cost
     if scale != "median":
         raise TransportError(f"scale must be 'median' or None, got {scale!r}")
-    positive = cost[cost > 0]
-    return cost / positive.quantile(0.5) if 0 < positive.numel() <= 2**24 else cost
+    positive = cost[cost > 0].sort().values
+    k = len(positive)
+    return 2.0 * cost / (positive[(k - 1) // 2] + positive[k // 2]) if k else cost
 
 
 def plan_entropy(plan: Tensor) -> float:
@@ -145,9 +144,7 @@ def transport_plan(
     )
 
 
-def transport_head(
-    old: Tensor, new: Tensor, plan: Tensor, alpha: float, *, scale: HeadScale = "plan"
-) -> Tensor:
+def transport_head(old: Tensor, new: Tensor, plan: Tensor, alpha: float, *, scale: HeadScale = "plan") -> Tensor:
     """Interpolate the old classifier with the transported new one (Eq. 10), rows being classes.
 
     * "plan": ``(1 - alpha) W_o + alpha T' W_n`` as printed. The plan sums to 1, so a transported row is about
@@ -168,9 +165,7 @@ def transport_head(
         ``[m, d]`` in the type of ``old``; computed in float64.
     """
     if old.ndim != 2 or new.ndim != 2 or old.shape[1] != new.shape[1]:
-        raise ShapeError(
-            f"classifiers must be [m, d] and [n, d], got {list(old.shape)} and {list(new.shape)}"
-        )
+        raise ShapeError(f"classifiers must be [m, d] and [n, d], got {list(old.shape)} and {list(new.shape)}")
     if plan.shape != (new.shape[0], old.shape[0]):
         raise ShapeError(
             f"the plan must be [n, m] = {[new.shape[0], old.shape[0]]} for these classifiers, got {list(plan.shape)}"
@@ -216,15 +211,11 @@ def _checked_marginal(weights: Tensor | None, size: int, name: str, cost: Tensor
     if weights is None:
         return torch.full((size,), 1.0 / size, dtype=torch.float64, device=cost.device)
     if weights.shape != (size,):
-        raise ShapeError(
-            f"{name} must be [{size}] for a cost of {list(cost.shape)}, got {list(weights.shape)}"
-        )
+        raise ShapeError(f"{name} must be [{size}] for a cost of {list(cost.shape)}, got {list(weights.shape)}")
     weights = weights.detach().to(cost.device, torch.float64)
     total = float(weights.sum())
     if not (bool((weights > 0).all()) and abs(total - 1.0) < 1e-6):
-        raise TransportError(
-            f"{name} must be positive and sum to 1 (it sums to {total:g}): drop classes of weight 0"
-        )
+        raise TransportError(f"{name} must be positive and sum to 1 (it sums to {total:g}): drop classes of weight 0")
     return weights / total
 
 

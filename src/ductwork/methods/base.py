@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from ductwork import functional as F
 from ductwork.backbones.base import Backbone
-from ductwork.data.domain import Domain, ImageSet
+from ductwork.data.domain import Domain, ImageSet, Reference
 from ductwork.data.loading import Batch
 from ductwork.methods.heads import Rows
 
@@ -132,6 +132,14 @@ class Stage(Protocol):
         """One pass over the test view of the domain's training images, batch by batch, on the device."""
         ...
 
+    def references(self, positions: Sequence[int]) -> list[Reference]:
+        """Names and checksums of training images of the domain, for a method that will want to see them again."""
+        ...
+
+    def recall(self, references: Sequence[Reference]) -> ImageSet:
+        """The images that references name, in the same order; an error where one is gone or has changed."""
+        ...
+
     def probe(self, name: str, score: Callable[[Tensor], Tensor]) -> None:
         """Where the user asked for it: measure A_b of row scores ``score(images)`` now, as ``after[name]``."""
         ...
@@ -150,12 +158,11 @@ class Phase(NamedTuple):
 
 @dataclass
 class Price:
-    """What a trained method costs: all parameters, those trained last, forward passes an image."""
+    """What a trained method costs: all parameters, those that a stage trains, forward passes an image."""
 
     parameters: int
     trainable_parameters: int
     inference_passes: float = 1.0
-    extra: dict[str, float] = field(default_factory=dict)
 
 
 class Method(nn.Module, ABC):
@@ -197,6 +204,13 @@ class Method(nn.Module, ABC):
     @abstractmethod
     def load_parts(self, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Take over what ``parts`` gave; ``rows`` has been restored before."""
+
+    def extra(self) -> dict[str, Any]:
+        """What was learned and is no tensor, as JSON: references to exemplars, for instance."""
+        return {}
+
+    def load_extra(self, extra: Mapping[str, Any]) -> None:  # noqa: B027 - most methods have nothing of the kind
+        """Take over what ``extra`` gave. Called before ``load_parts``, after ``rows`` has been restored."""
 
     def end_stage(self) -> None:  # noqa: B027 - most methods keep nothing that only a stage needs
         """Drop what only the evaluation of this stage needed."""

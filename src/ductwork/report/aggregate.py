@@ -27,6 +27,8 @@ class Stat:
         kept = [float(v) for v in values if v is not None and math.isfinite(v)]
         if not kept:
             return None
+        if min(kept) == max(kept):  # Rounding must not invent a deviation.
+            return Stat(kept[0], 0.0, len(kept))
         mean = math.fsum(kept) / len(kept)
         return Stat(mean, math.sqrt(math.fsum((v - mean) ** 2 for v in kept) / len(kept)), len(kept))
 

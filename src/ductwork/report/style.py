@@ -42,7 +42,7 @@ _SERIES = (
     ("#332288", "#a196f2"), ("#882255", "#dc759f"), ("#44aa99", "#71d7c7"), ("#999933", "#cbcb62"),
     ("#117733", "#5fbf7d"), ("#aa4499", "#d987cb"), ("#661100", "#d08a78"), ("#c4ac3c", "#e6d47f"),
 )
-_MARKERS = "osD^vPX<>ph*dHos"
+_MARKERS = "osD^vPX<>phd8Hos"
 _KNOWN = ("duct", "finetune", "simplecil", "replay", "icarl", "memo", "l2p", "dualprompt", "codaprompt",
           "siprompt", "ease", "ranpac", "joint")
 _ALIASES = {"coda": "codaprompt", "sprompt": "siprompt", "sprompts": "siprompt", "upperbound": "joint"}
@@ -50,6 +50,7 @@ PHASES: Mapping[str, str] = {"centers": "#77aadd", "finetune": "#ee8866", "merge
                              "transport": "#ff9fb2", "evaluate": "#a9a93a", "checkpoint": "#93d4f5",
                              "other": "#b4b7bd"}
 _MORE_PHASES = ("#c3a6dd", "#8fbf8f", "#d8a47f", "#8fa3bf")
+_BREAKS, _NOT_XML = frozenset("\t\n\v\f\r\x85\u2028\u2029"), frozenset(("Cc", "Cs"))
 _THEME = {INK: ("ink", "#e8eaee"), MUTED: ("muted", "#a3a9b5"), RULE: ("rule", "#4a505c"), GRID: ("grid", "#2c3038"),
           CARD: ("card", "#191c21"), FAINT: ("faint", "#242830")}
 
@@ -153,9 +154,10 @@ def shorten(text: str, width: float, size: float = SMALL) -> str:
 
 
 def clean(text: str) -> str:
-    """Without characters that XML forbids or that would break a line."""
-    kept = (c for c in text if c.isspace() or unicodedata.category(c) not in ("Cc", "Cs"))
-    return "".join(" " if c.isspace() else c for c in kept)
+    """Without characters that XML forbids, and on one line."""
+    if text.isprintable():
+        return text
+    return "".join(" " if c in _BREAKS else c for c in text if c in _BREAKS or unicodedata.category(c) not in _NOT_XML)
 
 
 def svg(figure: Figure, prefix: str, label: str) -> str:

@@ -126,5 +126,5 @@ def write_many(root: Path, count: int = 500) -> None:
     for number, (stream, size, method, shift, seed) in enumerate(cells[:count]):
         names = [f"{stream} domain {i + 1}" for i in range(size)]
         order = names[shift % size:] + names[:shift % size]
-        write_run(root / f"{number:03d}-{stream}-{method}", method, order, seed, stream=stream, plans=shift == 0,
-                  classes=[f"class {i}" for i in range(20)])
+        write_run(root / f"{number:03d}-{stream}-{method}", method, order, seed, stream=stream,
+                  plans=shift == 0 and seed == 1, classes=[f"class {i}" for i in range(20)])
