@@ -119,12 +119,17 @@ def test_small_reg_that_pot_does_not_solve() -> None:
     assert found.cost == pytest.approx(exact, abs=0.01 * math.log(1000))
 
 
-def test_tiny_reg_always_gives_a_plan() -> None:
-    """Chains of small flows (n classes to n - 1) at cost / reg of a million."""
-    cost = cost_of(2, 40, 39, noise=15.0)
-    found = dwf.transport_plan(cost, reg=5e-5)
+@pytest.mark.parametrize("reg", [5e-5, 1e-8, 1e-12, 1e-14])
+@pytest.mark.parametrize(("n", "m"), [(40, 39), (40, 25)])
+def test_tiny_reg_always_gives_a_plan(n: int, m: int, reg: float) -> None:
+    """Chains of small flows (n classes to n - 1), and cost / reg beyond what float64 can resolve."""
+    cost = cost_of(2, n, m, noise=15.0)
+    found = dwf.transport_plan(cost, reg=reg)
     assert found.marginal_error < 1e-12
-    assert found.cost == pytest.approx(ot.emd2(uniform(40), uniform(39), cost.numpy()), abs=1e-3)
+    assert found.cost == pytest.approx(ot.emd2(uniform(n), uniform(m), cost.numpy()), abs=1e-3)
+    if reg > 1e-6:
+        assert found.residual < 1e-7
+        assert found.iterations < 400
 
 
 @pytest.mark.parametrize("solver", ["log", "plain"])

@@ -17,10 +17,12 @@ import gc
 import os
 import random
 import signal
+import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from types import TracebackType
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -347,7 +349,14 @@ def _begin_worker(worker: int) -> None:
     What a forked worker inherits is frozen: collecting it would copy its memory, and might stop pools of the parent.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.excepthook = _unless_nobody_listens
     gc.freeze()
+
+
+def _unless_nobody_listens(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """A batch that is handed over while the reading process is being interrupted is no news to anybody."""
+    if not issubclass(kind, ConnectionError | EOFError):
+        sys.__excepthook__(kind, error, trace)
 
 
 def _stop_workers(pool: DataLoader[Any], owner: int) -> None:

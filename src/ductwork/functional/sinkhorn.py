@@ -9,9 +9,9 @@ assignments cost nearly the same, its error falls like 1/k. Five steps make it r
 3. At each temperature a few sweeps are followed by damped Newton steps on the convex semi-dual
    ``F(v) = sum_i mu_i log sum_j exp(v_j - Q_ij / reg) - <nu, v>``, which converge in tens of steps where
    sweeps stall (Sinkhorn-Newton; Brauer, Clason, Lorenz and Wirth, 2017).
-4. Should that not converge either (seen only where ``reg`` is below a 10,000th of the cost's range, and the number of
-   classes differs), the exact linear programme takes over, provided that ``reg log(n m)``, by which its value can
-   differ from the entropic optimum, is under a hundredth of the range.
+4. Should that not converge either (``reg`` at 1e-13 of the cost, where the potentials run out of digits), the exact
+   linear programme takes over, provided that ``reg log(n m)``, by which its value can differ from the entropic
+   optimum, is under a hundredth of the cost's range.
 5. The result is rounded onto the couplings of mu and nu, which moves at most twice its marginal error of mass
    (Altschuler, Weed and Rigollet, NeurIPS 2017, algorithm 2).
 """
