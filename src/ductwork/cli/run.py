@@ -14,6 +14,8 @@ def run(
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings on top, e.g. params.epochs=5 order=2.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; default runs/<name>.")] = None,
+    root: Annotated[str | None, typer.Option(help="Where the download of a named stream lies; the same as root=DIR.")] = None,
+    increment: Annotated[int | None, typer.Option(help="Class-incremental: so many classes a stage.")] = None,
 ) -> None:
     """Run one method on one stream in one order with one seed.
 
@@ -27,6 +29,7 @@ def run(
     pairs = list(settings or [])
     if config is not None and "=" in str(config):  # no file was given, only settings
         pairs, config = [str(config), *pairs], None
+    pairs += [f"{key}={value}" for key, value in {"root": root, "increment": increment}.items() if value is not None]
     loaded = load_config(config, pairs)
     folder = out or Path("runs") / loaded.name()
     if is_done(folder):

@@ -18,6 +18,7 @@ from ductwork import __version__
 from ductwork import functional as F
 from ductwork.data.domain import ImageSet
 from ductwork.data.folders import verify_readable
+from ductwork.data.incremental import by_classes
 from ductwork.data.streams import open_stream
 from ductwork.engine.checkpoint import write_atomically
 from ductwork.engine.learner import Learner, StageReport
@@ -67,6 +68,8 @@ class _Run:
             config.stream, root=config.root, order=config.order, split=config.split, seed=config.split_seed
         )
         verify_readable(self.stream)
+        if config.increment is not None:
+            self.stream = by_classes(self.stream, config.increment)
         settings = config.engine
         if resumed is not None:  # the precision that a probe chose then, not what it would choose now
             settings = settings.model_copy(update={"precision": resumed["precision"]})

@@ -1,0 +1,131 @@
+"""A run that is killed at any moment and started again ends with the numbers and weights of one that was not.
+
+Real processes, real SIGKILL. The moments are counted in checkpoints, with a delay that puts the blow somewhere between
+two of them. (That every single checkpoint can be resumed from is tested in ``methods/test_contract.py``.)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+SETTINGS = ["params.epochs=2", "params.batch_size=8", "engine.precision=fp32", "engine.workers=1"]
+UNSTABLE = {"seconds", "peak_memory_bytes", "device"}
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("photos")
+    draw = np.random.default_rng(0)
+    for d, domain in enumerate(("bright", "dim")):
+        for c, name in enumerate(("left", "right", "top")):
+            folder = root / domain / name
+            folder.mkdir(parents=True)
+            for i in range(12):
+                pixels = draw.integers(0, 90, (32, 32, 3))
+                pixels[np.s_[:, :16] if c == 0 else np.s_[:, 16:] if c == 1 else np.s_[:16]] += 130 - 60 * d
+                Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{i}.png")
+    return root
+
+
+def command(photos: Path, out: Path) -> list[str]:
+    return [sys.executable, "-m", "ductwork.cli.main", "run", f"stream={photos}", *SETTINGS, "--out", str(out)]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def finish(photos: Path, out: Path) -> None:
+    done = subprocess.run(command(photos, out), env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def kill_after(photos: Path, out: Path, checkpoints: int, delay: float) -> bool:
+    """Kill a run ``delay`` seconds after its n-th checkpoint; False if it was faster than that."""
+    process = subprocess.Popen(command(photos, out), env=environment(), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    manifest, seen, last = out / "checkpoint" / "manifest.json", 0, 0
+    while process.poll() is None:
+        now = manifest.stat().st_mtime_ns if manifest.exists() else 0
+        seen, last = (seen + 1, now) if now != last else (seen, last)
+        if seen >= checkpoints:
+            time.sleep(delay)
+            process.send_signal(signal.SIGKILL)
+            return process.wait() == -signal.SIGKILL
+        time.sleep(0.0005)
+    return False
+
+
+def stable(out: Path) -> Any:
+    """``result.json`` without what depends on the clock and the disk."""
+
+    def strip(value: Any) -> Any:
+        if isinstance(value, dict):
+            drop = UNSTABLE | {"bytes_written"}
+            return {key: strip(inner) for key, inner in value.items() if key not in drop}
+        return [strip(inner) for inner in value] if isinstance(value, list) else value
+
+    return strip(json.loads((out / "result.json").read_text()))
+
+
+def epochs(out: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
+
+
+def weights(out: Path) -> Any:
+    """Files are named by their content."""
+    return json.loads((out / "checkpoint" / "manifest.json").read_text())["objects"]
+
+
+@pytest.fixture(scope="module")
+def unbroken(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("unbroken") / "run"
+    finish(photos, out)
+    return out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("checkpoints", "delay"), [(1, 0.3), (3, 0.02), (6, 0.0), (9, 0.05), (12, 0.1)])
+def test_killed_and_started_again(checkpoints: int, delay: float, photos: Path, unbroken: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    kill_after(photos, out, checkpoints, delay)
+    finish(photos, out)
+    assert stable(out) == stable(unbroken)
+    assert epochs(out) == epochs(unbroken)
+    assert weights(out) == weights(unbroken)
+
+
+@pytest.mark.slow
+def test_killed_again_and_again(photos: Path, unbroken: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    for checkpoints in (2, 4, 5):
+        kill_after(photos, out, checkpoints, 0.01)
+    finish(photos, out)
+    assert stable(out) == stable(unbroken)
+    assert weights(out) == weights(unbroken)
+
+
+@pytest.mark.slow
+def test_interrupt_is_polite(photos: Path, unbroken: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    process = subprocess.Popen(command(photos, out), env=environment(), stderr=subprocess.PIPE, text=True)
+    while not (out / "checkpoint" / "manifest.json").exists() and process.poll() is None:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "nothing is lost" in err
+    assert "Traceback" not in err
+    finish(photos, out)
+    assert weights(out) == weights(unbroken)
