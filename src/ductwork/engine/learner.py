@@ -69,6 +69,7 @@ class Learner:
         stream: name of the benchmark, for recipes that have values of its own for it.
         transform: a name of ``ductwork.data.transforms``; ``backbone`` is what the backbone was trained with.
         weights: a local file of pre-trained weights for the backbone.
+        image_size: side of the images, if not the one that the backbone was trained with.
         seed: one seed for everything that is drawn.
         settings: devices, precision, workers, checkpoints.
     """
@@ -83,6 +84,7 @@ class Learner:
         stream: str = "",
         transform: str | TransformSpec = "backbone",
         weights: str | Path | None = None,
+        image_size: int | None = None,
         seed: int = 1993,
         settings: EngineSettings | None = None,
         progress: Progress | None = None,
@@ -90,11 +92,14 @@ class Learner:
         kind = registry.find(method)
         self.config = registry.configure(kind, recipe, stream, params)
         self.recipe, self.stream, self.seed = recipe, stream, seed
-        base = backbones.create(backbone, weights=weights) if isinstance(backbone, str) else backbone
-        kind.check(base)
-        self.transform = resolve(transform, backbone_config=base.data_config) if isinstance(transform, str) else transform
+        if isinstance(backbone, str):
+            backbone = backbones.create(backbone, weights=weights, input_size=image_size)
+        kind.check(backbone)
+        if isinstance(transform, str):
+            transform = resolve(transform, backbone_config=backbone.data_config)
+        self.transform = transform
         self.session = Session(settings, progress)
-        self.method: Method = kind(self.config, base).to(self.session.device)
+        self.method: Method = kind(self.config, backbone).to(self.session.device)
         self.reports: list[StageReport] = []
         self.library: dict[str, ImageSet] = {}
         """Training images of the domains learned so far, by domain, for methods that rehearse."""

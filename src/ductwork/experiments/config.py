@@ -32,6 +32,7 @@ class RunConfig(BaseModel):
     split_seed: int = Field(1993, description="seed of that split")
     backbone: str = Field("glyph_vit", description="a name of `ductwork list backbones`, or any timm model")
     weights: str | None = Field(None, description="a local file with the backbone's weights")
+    image_size: int | None = Field(None, ge=1, description="side of the images, if not the backbone's own")
     transform: str = Field("auto", description="how images are prepared; auto takes the stream's own")
     seed: int = Field(1993, ge=0, description="seed of everything that is drawn")
     engine: EngineSettings = Field(default_factory=EngineSettings)

@@ -77,6 +77,7 @@ class _Run:
             config.method,
             backbone=config.backbone,
             weights=config.weights,
+            image_size=config.image_size,
             recipe=config.recipe,
             params=config.params,
             stream=self.stream.name,
