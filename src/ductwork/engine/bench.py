@@ -41,9 +41,10 @@ class Bench:
         library: Mapping[str, ImageSet],
         title: str,
         save_epoch: SaveEpoch,
+        remaining: int = 0,
     ) -> None:
         self.session, self.method, self.domain, self.number = session, method, domain, number
-        self.device = session.device
+        self.device, self.remaining = session.device, remaining
         self.records = records
         self._seed, self._title, self._tests = derive(seed, "stage", number), title, tests
         self._library = library
@@ -178,6 +179,13 @@ class Bench:
             raise DataError("no reference to recall")
         self.session.work.add(decoded=len(found))
         return _joined(found)
+
+    def earlier(self, domain: str, fingerprint: str) -> ImageSet:
+        images = self._library.get(domain)
+        if images is None or images.fingerprint != fingerprint:
+            state = "are not at hand any more" if images is None else "have changed"
+            raise DataError(f"the training images of domain {domain!r} {state}")
+        return images
 
     def probe(self, name: str, score: Callable[[Tensor], Tensor]) -> None:
         if self.session.settings.evaluate_phases and self._tests:

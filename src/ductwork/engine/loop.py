@@ -124,6 +124,8 @@ def rate_factor(schedule: str, epoch: int, epochs: int) -> float:
     """The share of the learning rate that holds in ``epoch`` (from 0). A function of nothing else, so never saved."""
     if schedule == "cosine":
         return 0.5 * (1 + math.cos(math.pi * epoch / epochs))
+    if schedule == "cosine-coda":  # a quarter of a wave, as the released code of CODA-Prompt has it
+        return math.cos(99 * math.pi * epoch / (200 * (epochs - 1))) if epochs > 1 else 1.0
     if schedule == "step-up":  # torch's ConstantLR with its default values, as the released code of 2024 has it
         return 1 / 3 if epoch < 5 else 1.0
     return 1.0

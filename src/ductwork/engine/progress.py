@@ -51,6 +51,7 @@ class Lines(AbstractContextManager["Lines"]):
         return None
 
     def begin(self, work: str, images: int) -> None:
+        self.end()
         self._work, self._done, self._start = work, 0, time.perf_counter()
 
     def rename(self, work: str) -> None:
@@ -60,9 +61,12 @@ class Lines(AbstractContextManager["Lines"]):
         self._done += images
 
     def end(self, remark: str = "") -> None:
+        if not self._work:
+            return
         seconds = time.perf_counter() - self._start
         rate = f", {self._done / seconds:.0f} images/s" if self._done and seconds > 0 else ""
         self.say(f"{self._work}: {seconds:.1f} s{rate}{', ' + remark if remark else ''}")
+        self._work = ""
 
     def say(self, line: str) -> None:
         print(line, file=self._out, flush=True)

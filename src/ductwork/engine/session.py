@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import warnings
@@ -109,8 +110,9 @@ def _device_kind(accelerator: str) -> str:
 
 def _quiet_fabric(settings: EngineSettings, kind: str, precision: str) -> Fabric:
     with warnings.catch_warnings():
-        # hints on what else could be bought or installed are not news to somebody who runs one command
+        # hints on what else could be installed, and what the run's record says anyway, are no news to the user
         warnings.simplefilter("ignore")
+        logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
         spread = settings.devices * settings.nodes > 1 or int(os.environ.get("WORLD_SIZE", "1")) > 1
         devices: int | str = settings.devices
         if "LOCAL_WORLD_SIZE" in os.environ:  # torchrun has started the processes already and knows how many

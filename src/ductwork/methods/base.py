@@ -44,8 +44,10 @@ class TrainingConfig(MethodConfig):
     weight_decay: float = Field(5e-4, ge=0, description="weight decay of everything that is trained")
     lr_backbone: float = Field(1e-3, ge=0, description="learning rate of the backbone, or of what replaces it")
     lr_head: float = Field(0.1, ge=0, description="learning rate of the classifier rows and their scale")
-    schedule: Literal["constant", "cosine", "step-up"] = Field(
-        "constant", description="learning rate over time; step-up: a third for five epochs, then the full rate"
+    schedule: Literal["constant", "cosine", "cosine-coda", "step-up"] = Field(
+        "constant",
+        description="learning rate over time; step-up: a third for five epochs, then the full rate; cosine-coda: a cosine "
+        "that is still at 1.6 % in the last epoch",
     )
     clip_norm: float | None = Field(None, gt=0, description="gradients are clipped to this norm")
     accumulate: int = Field(1, ge=1, description="batches whose gradients are added up before a step")
@@ -86,6 +88,8 @@ class Stage(Protocol):
     domain: Domain
     number: int
     device: torch.device
+    remaining: int
+    """Domains of which it is known that they will follow; 0 if there are none or nobody knows."""
     records: dict[str, Any]
     """JSON values that the stage's record shall hold. What one phase writes a later one may read."""
 
@@ -138,6 +142,13 @@ class Stage(Protocol):
 
     def recall(self, references: Sequence[Reference]) -> ImageSet:
         """The images that references name, in the same order; an error where one is gone or has changed."""
+        ...
+
+    def earlier(self, domain: str, fingerprint: str) -> ImageSet:
+        """All training images of a domain learned before, which only an upper bound may ask for; none is decoded.
+
+        An error where they are gone, or where ``ImageSet.fingerprint`` is another one than it was.
+        """
         ...
 
     def probe(self, name: str, score: Callable[[Tensor], Tensor]) -> None:
