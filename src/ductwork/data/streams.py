@@ -14,6 +14,7 @@ from typing import Literal
 
 from ductwork.data.domain import ArraySource, Domain, ImageSet, Stream
 from ductwork.data.folders import folder_domain, folders, verify_readable
+from ductwork.data.table import TABLES, table
 from ductwork.data.transforms import check_name
 from ductwork.errors import ConfigError, suggest
 
@@ -26,13 +27,19 @@ __all__ = [
     "open_stream",
     "orders_of",
     "register",
+    "table",
     "verify_readable",
 ]
 
 #: The domains of a stream in the order in which they shall be learned: names, "a,b,c", or the N-th predefined order.
 Order = Sequence[str] | str | int
 
-_MODULES: tuple[str, ...] = ()  # each registers one stream when it is imported
+_MODULES: tuple[str, ...] = (  # each registers its streams when it is imported
+    "ductwork.data.cddb",
+    "ductwork.data.core50",
+    "ductwork.data.domainnet",
+    "ductwork.data.officehome",
+)
 
 
 @dataclass(frozen=True)
@@ -84,7 +91,7 @@ def open_stream(
     seed: int = 1993,
     transform: str | None = None,
 ) -> Stream:
-    """The stream of that name, or of that folder (see :func:`folders`).
+    """The stream of that name, of that folder (see :func:`folders`), or of that ``.csv`` or ``.parquet`` table.
 
     ``root`` is where the data of a named stream lie, ``split`` the share of training images where a stream has no
     split of its own (0.7 unless given) and ``seed`` chooses which images these are. A name wins over a folder of the
@@ -100,10 +107,11 @@ def open_stream(
     if not os.path.lexists(path):
         raise ConfigError(_unknown(name_or_path, path, known))
     if root is not None:
-        raise ConfigError(f"root is for named streams; {str(path)!r} is a folder already")
+        raise ConfigError(f"root is for named streams; {str(path)!r} says where the data lie")
     if isinstance(order, int):
         raise ConfigError(f"order {order} is for named streams; write the names of the domains in {str(path)!r}")
-    return folders(path, order=order, split=0.7 if split is None else split, seed=seed, transform=transform)
+    opener = table if path.suffix.lower() in TABLES and not path.is_dir() else folders
+    return opener(path, order=order, split=0.7 if split is None else split, seed=seed, transform=transform)
 
 
 def digits(order: Order | None = None) -> Stream:

@@ -115,6 +115,7 @@ class Learner:
         *,
         tests: Mapping[str, ImageSet] | None = None,
         ahead: Mapping[str, ImageSet] | None = None,
+        remaining: int = 0,
         on_epoch: OnEpoch | None = None,
     ) -> StageReport:
         """Learn one domain. Goes on where a killed learner with the same folder was.
@@ -123,6 +124,7 @@ class Learner:
             domain: what to learn.
             tests: test sets that are measured at the end, all together in one pass.
             ahead: test sets of domains that are still to come, for forward transfer.
+            remaining: how many domains will follow, if that is known.
             on_epoch: called with the stage's number, the domain, the phase and the log of each epoch.
         """
         number = len(self.reports) + 1
@@ -138,6 +140,7 @@ class Learner:
             tests=tests or {},
             records=report.records,
             library={**self.library, domain.name: domain.train},
+            remaining=remaining,
             title=f"[{number} {domain.name}]",
             save_epoch=lambda call, log, snapshot: self._after_epoch(report, at, call, log, snapshot, on_epoch),
         )

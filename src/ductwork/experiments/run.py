@@ -110,7 +110,8 @@ class _Run:
         for number, domain in enumerate(self.stream, start=1):
             if number > len(self.learner.reports):
                 tests, ahead = self.stream.seen(domain), self._ahead(number)
-                self.learner.learn(domain, tests=tests, ahead=ahead, on_epoch=self._log_epoch)
+                left = len(self.stream) - number
+                self.learner.learn(domain, tests=tests, ahead=ahead, remaining=left, on_epoch=self._log_epoch)
                 if self.leader:
                     self._write(self._result("running"))
         result = self._result("done")

@@ -46,8 +46,8 @@ class TrainingConfig(MethodConfig):
     lr_head: float = Field(0.1, ge=0, description="learning rate of the classifier rows and their scale")
     schedule: Literal["constant", "cosine", "cosine-coda", "step-up"] = Field(
         "constant",
-        description="learning rate over time; step-up: a third for five epochs, then the full rate; cosine-coda: a cosine "
-        "that is still at 1.6 % in the last epoch",
+        description="learning rate over time; step-up: a third for five epochs, then the full rate; cosine-coda: "
+        "a cosine that is still at 1.6 % in the last epoch",
     )
     clip_norm: float | None = Field(None, gt=0, description="gradients are clipped to this norm")
     accumulate: int = Field(1, ge=1, description="batches whose gradients are added up before a step")

@@ -1,9 +1,9 @@
 """CODA-Prompt: prefixes are weighted sums of components, and each domain adds components to those before it.
 
-The weight of a component is the cosine of its key with the query seen through its attention vector; nothing is selected,
-so the choice is learned with the classification loss. Old components take part but stand still. The public code
-(https://github.com/GT-RIPL/CODA-Prompt) divides 100 components by the number of domains. A living stream has no such
-number, so each domain adds ``components_per_domain``; on the known benchmarks the recipes have the same values as there.
+The weight of a component is the cosine of its key with the query seen through its attention vector; nothing is
+selected, so the choice is learned with the classification loss. Old components take part but stand still. The public
+code (https://github.com/GT-RIPL/CODA-Prompt) divides 100 components by the number of domains. A living stream has no
+such number, so each domain adds ``components_per_domain``; on the known benchmarks the recipes have its values.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class CodaPromptConfig(PromptConfig):
     components_per_domain: int = Field(20, ge=1, description="components that each domain adds")
     length: int = Field(8, ge=2, multiple_of=2, description="rows of a component: one half keys, the other half values")
     layers: tuple[Annotated[int, Field(ge=0)], ...] = Field(
-        (0, 1, 2, 3, 4), min_length=1, description="layers, from 0, with prefixes; those the backbone lacks are left out"
+        (0, 1, 2, 3, 4), min_length=1, description="layers, from 0, with prefixes; those that do not exist are left out"
     )
     ortho_penalty: float = Field(0.0, ge=0, description="weight mu of the loss that keeps components orthogonal")
     init: Literal["complement", "gram-schmidt"] = Field(
@@ -107,7 +107,8 @@ class CodaPrompt(PromptMethod):
         half = self.config.length // 2
         with torch.autocast(query.device.type, enabled=False):
             weights = component_weights(query, keys, attention)
-            mixed = (weights @ prompts.flatten(2)).reshape(*weights.shape[:2], *prompts.shape[2:])  # [layers, n, length, d]
+            mixed = weights @ prompts.flatten(2)  # [layers, n, length * d]
+            mixed = mixed.reshape(*mixed.shape[:2], *prompts.shape[2:])
         prefixes = {layer: (mixed[i, :, :half], mixed[i, :, half:]) for i, layer in enumerate(self.layers)}
         penalty = query.new_zeros(())
         if self.training and self.config.ortho_penalty:

@@ -1,9 +1,9 @@
 """DualPrompt: prefixes that all domains share in the first layers, and prefixes of each domain in the next ones.
 
 The prefix of domain b is trained with domain b and starts from that of domain b - 1; at test the nearest key decides
-whose prefixes an image gets. The defaults are the original's (https://github.com/google-research/l2p, CIFAR-100). A stream
-may have more domains than the pool has prefixes: then the pool grows. Keys that no domain has trained yet are random;
-public versions let them win all the same.
+whose prefixes an image gets. The defaults are the original's (https://github.com/google-research/l2p, CIFAR-100). A
+stream may have more domains than the pool has prefixes: then the pool grows. Keys that no domain has trained yet are
+random; public versions let them win all the same.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ class DualPromptConfig(PromptConfig):
     clip_norm: float | None = Field(1.0, gt=0, description="gradients are clipped to this norm")
     pool: int = Field(10, ge=1, description="prefixes to begin with; one is added for each domain beyond them")
     g_layers: tuple[Layer, ...] = Field(
-        (0, 1), description="layers, from 0, with a prefix for all domains; those the backbone lacks are left out"
+        (0, 1), description="layers, from 0, with a prefix for all domains; those that do not exist are left out"
     )
     e_layers: tuple[Layer, ...] = Field(
-        (2, 3, 4), min_length=1, description="layers with a prefix of the domain; those the backbone lacks are left out"
+        (2, 3, 4), min_length=1, description="layers with a prefix of the domain; those that do not exist are left out"
     )
     g_length: int = Field(5, ge=1, description="keys and values of a prefix for all domains")
     e_length: int = Field(5, ge=1, description="keys and values of a prefix of a domain")
     lambda_key: float = Field(1.0, ge=0, description="weight of the loss that pulls a domain's key to its queries")
     init_range: float = Field(1.0, gt=0, description="prefixes and keys are drawn between minus this and this")
     untrained_keys_eligible: bool = Field(False, description="keys of domains that never came may win at test")
-    batchwise_at_test: bool = Field(False, description="all images of a test batch get the prefix that most of them pick")
+    batchwise_at_test: bool = Field(False, description="all images of a test batch get the prefix that most pick")
 
     @model_validator(mode="after")
     def _one_prefix_a_layer(self) -> DualPromptConfig:
@@ -53,16 +53,16 @@ class DualPromptConfig(PromptConfig):
 
 
 class DualPrompt(PromptMethod):
-    """G ``[layers, 2, length, d]`` (keys, values), an E of that kind and a key ``[d]`` for each domain; head on [CLS]."""
+    """G ``[layers, 2, length, d]`` (keys, values), for each domain an E like it and a key ``[d]``; head on [CLS]."""
 
     name = "dualprompt"
     summary = "shared and domain-specific key/value prefixes; the nearest key picks the domain's"
     reference = "Wang et al., DualPrompt: Complementary Prompting for Rehearsal-free Continual Learning, ECCV 2022"
     Config = DualPromptConfig
     recipes: ClassVar[Mapping[str, Recipe]] = {
-        "default": Recipe("the published settings; only keys that were trained are compared, by each image for itself"),
+        "default": Recipe("the published settings; each image picks for itself among the keys that were trained"),
         "official": Recipe(
-            "as public versions used for comparison: random keys may win, no clipping, and one prefix for all images of "
+            "as public versions used for comparison: random keys may win, no clipping, one prefix for all images of "
             "a batch at test, so that predictions depend on how the test set is batched",
             {
                 "untrained_keys_eligible": True,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
+from typing import Literal, Self
 
 import torch
 from pydantic import Field
@@ -106,7 +106,7 @@ class PromptMethod(Method):
         scores: Tensor = self.head(self.encode(images)[0])
         return scores
 
-    def train(self, mode: bool = True) -> PromptMethod:
+    def train(self, mode: bool = True) -> Self:
         """Frozen means without dropout, too: the query of an image is always the same."""
         super().train(mode)
         self.backbone.eval()
@@ -146,7 +146,7 @@ def _cross_entropy_and_penalty(outputs: tuple[Tensor, Tensor], batch: Batch) -> 
 
 
 def most_frequent(ids: Tensor, size: int, count: int) -> Tensor:
-    """The ``count`` numbers below ``size`` that occur most often in ``ids``; where two are level, the lower one first."""
+    """The ``count`` numbers below ``size`` that occur most often in ``ids``; of two that are level the lower first."""
     occurrences = torch.stack([(ids == number).sum() for number in range(size)])
     return occurrences.argsort(descending=True, stable=True)[:count]
 

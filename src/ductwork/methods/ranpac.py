@@ -129,7 +129,7 @@ class RanPAC(Method):
         self._place_sums(torch.device("cpu"), weights.shape[1])
         stage.records["ridge"] = used
         if used != ridge:
-            stage.warn(f"the chosen ridge {ridge:g} is below the rounding of the sums; {used:g} is used")
+            stage.warn(f"ridge {ridge:g} is below the rounding of the sums; {used:g} is used")
 
     def _choose(self, features: Tensor, targets: Tensor) -> float:
         """Add the domain to the sums; lambda is the best on the last fifth of the shuffled domain for the other four.
@@ -167,8 +167,12 @@ class RanPAC(Method):
 
     def _solve(self, ridge: float) -> tuple[Tensor, float]:
         """``W`` and the lambda that was used: the smallest from ``ridge`` on that rounding lets through."""
-        larger = [value for value in F.RIDGE_LAMBDAS if value > ridge]
-        for value in (ridge, *larger):
+        # Entries of H, and so of G, are not negative: the largest row sum bounds the largest eigenvalue. Below its
+        # rounding a solution may still come out, but in directions that no image had it is noise divided by lambda.
+        floor = torch.finfo(torch.float64).eps * float(self.sums.gram.sum(dim=1).max())
+        for value in (ridge, *(larger for larger in F.RIDGE_LAMBDAS if larger > ridge)):
+            if value < floor:
+                continue
             try:
                 return self.sums.solve(value), value
             except DuctworkError:
