@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from ductwork.cli import demo, listing, report, run
+from ductwork.cli import data, demo, listing, report, run
 from ductwork.errors import DuctworkError
 
 app = typer.Typer(
@@ -22,6 +22,7 @@ app.command("demo")(demo.demo)
 app.command("run")(run.run)
 app.command("report")(report.report)
 app.command("list")(listing.listing)
+app.add_typer(data.app, name="data")
 
 
 def _version(wanted: bool) -> None:

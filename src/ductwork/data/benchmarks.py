@@ -21,6 +21,7 @@ from ductwork.data.streams import StreamInfo, register
 from ductwork.errors import ConfigError, DataError
 
 Split = Literal["train", "test"]
+_NOT_DATA = (".", "__MACOSX", "@eaDir")  # hidden entries, and what archivers and file servers leave behind
 Opener = Callable[[Path, tuple[str, ...], float | None, int], Stream]
 
 
@@ -99,13 +100,13 @@ def _nearby(root: Path) -> list[Path]:
 
 
 def listing(path: Path) -> tuple[dict[str, str], dict[str, str]]:
-    """Sub-folders and images of a folder, sorted: composed name -> name on disk. Hidden entries are passed over."""
+    """Sub-folders and images of a folder, sorted: composed name -> name on disk. What is not data is passed over."""
     folders: dict[str, str] = {}
     images: dict[str, str] = {}
     try:
         with os.scandir(path) as entries:
             for entry in entries:
-                if entry.name.startswith("."):
+                if entry.name.startswith(_NOT_DATA):
                     continue
                 into = images if is_image(entry.name) else folders
                 if into is images or entry.is_dir():

@@ -62,10 +62,11 @@ def table(
 
 
 def _rows(path: Path) -> list[_Row]:
-    found = [
-        _Row(*(_text(values.get(column)) for column in (*_REQUIRED, "split")), f"{path}:{number}")
-        for number, values in (_csv(path) if path.suffix.lower() == ".csv" else _parquet(path))
-    ]
+    read = _csv(path) if path.suffix.lower() == ".csv" else _parquet(path)
+    found = []
+    for number, values in read:
+        name, label, domain, split = (_text(values.get(column)) for column in (*_REQUIRED, "split"))
+        found.append(_Row(name, label, domain, split, f"{path}:{number}"))
     if not found:
         raise DataError(f"{path}: this table has no row")
     return found
