@@ -10,6 +10,10 @@ import typer
 from ductwork.cli import data, demo, listing, report, run
 from ductwork.errors import DuctworkError
 
+# Threads that wait by spinning make a busy machine a hundred times slower than one thread; this must be said before
+# torch is loaded. Whoever sets it otherwise is left alone.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 app = typer.Typer(
     name="ductwork",
     help="Teach a trained image classifier new visual domains, without the old images and without forgetting.",

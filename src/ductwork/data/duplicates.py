@@ -1,9 +1,10 @@
 """The same picture twice: where it is in training and in test, or under two labels.
 
 Copies are found by a digest of their pixels. Pictures that are nearly the same (compressed again, resized) are found by
-a perceptual hash of 128 bits in six bands: two hashes that differ in up to five bits agree in a whole band, so only
-pictures that share a band need be compared. A band that very many pictures share (a white margin) says nothing and is
-passed over. A hash is coarse: who wants to be sure reads both pictures again and asks :func:`alike`.
+a perceptual hash of 128 bits in six bands, and only pictures that share a band are compared: two hashes that differ in
+up to five bits do so for certain, most of those with up to eight bits do. A band that very many pictures share (a white
+margin) says nothing and is passed over. A hash is coarse: who wants to be sure reads both pictures again and asks
+:func:`alike`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from PIL import Image
 from ductwork.data.domain import IntArray
 from ductwork.data.examine import Look
 
-MOST_BITS = 5
+MOST_BITS = 8
 MOST_GREY_LEVELS = 8.0  # mean difference of 8 x 8 thumbnails: shape alone would join a red and a blue mug
 _CORRELATION = 0.97  # copies of small pictures at JPEG quality 60 stay above 0.98; 90 % of like-hashed digits are below
 _SIDE = 32
