@@ -32,9 +32,7 @@ UNWANTED = ("Noto", "Libre Barcode", "Redacted", "Flow", "Emoji", "Icons", "Symb
 UNWANTED += ("Material", "Yarndings", "Wavefont", "Linefont", "Blank", "Rubik Maps", "Rubik Puddles")
 # Packages with these subsets are tens of megabytes, for glyphs that are not used here.
 HEAVY = {"japanese", "korean", "chinese-simplified", "chinese-traditional", "chinese-hongkong"}
-SUBSETS = ("latin", "greek", "cyrillic", "arabic", "devanagari")
-# Families of these scripts are for the demo alone: their digits are domains of their own.
-SCRIPTS = ("arabic", "devanagari")
+SUBSETS = ("latin", "greek", "cyrillic")
 DEMO_SHARE = 0.14
 
 
@@ -74,12 +72,6 @@ def choose(work: Path) -> list[dict[str, Any]]:
             continue
         left[item["category"]] -= 1
         chosen.append({"family": item["family"], "category": item["category"], "role": role_of(item["family"])})
-    taken = {entry["family"].split()[0] for entry in chosen}
-    for item in catalogue:
-        scripts = [script for script in SCRIPTS if script in item["subsets"]]
-        if scripts and item["family"].split()[0] not in taken and not item["family"].startswith(UNWANTED):
-            common = {"family": item["family"], "category": item["category"], "role": "demo"}
-            chosen.append({**common, "script": scripts[0]})
     return sorted(chosen, key=lambda entry: str(entry["family"]))
 
 

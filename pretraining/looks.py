@@ -1,12 +1,12 @@
-"""How the drawn demo domains look: type on paper, chalk on slate, house numbers, segment displays.
+"""How the drawn demo domains look: type on paper, house numbers, segment displays.
 
-Every function draws one digit as a tile, uint8 [32, 32, 3], from a font or device and a random generator.
+Every function draws one digit as a tile, uint8 [32, 32] or [32, 32, 3], from a font or device and a
+random generator.
 """
 
 from __future__ import annotations
 
 import colorsys
-import unicodedata
 from functools import lru_cache
 from pathlib import Path
 
@@ -44,34 +44,18 @@ def _font(face: Path, size: int) -> ImageFont.FreeTypeFont:
     return ImageFont.truetype(str(face), size)
 
 
-def _ink(face: Path, text: str, height: int, shift: tuple[float, float] = (0, 0)) -> Image.Image:
-    """A digit as a grey mask, about ``height`` pixels high, centred on a square canvas and then shifted."""
+def _ink(face: Path, text: str, height: int, canvas: int = BIG, shift: tuple[float, float] = (0, 0)) -> Image.Image:
+    """A digit as a grey mask, ``height`` pixels high, centred on a square canvas and then shifted."""
     font = _font(face, 120)
     left, top, right, bottom = (int(v) for v in font.getbbox(text))
     glyph = Image.new("L", (max(1, right - left), max(1, bottom - top)))
     ImageDraw.Draw(glyph).text((-left, -top), text, fill=255, font=font)
-    # The Arabic zero is a dot and must stay one, so figures keep at least half of their relative size.
-    tallest = _tallest(face, text)
-    scale = min(height / max(glyph.height, 0.5 * tallest), 0.86 * BIG / glyph.width)
+    scale = min(height / glyph.height, 0.86 * canvas / glyph.width)
     size = (max(1, round(glyph.width * scale)), max(1, round(glyph.height * scale)))
-    mask = Image.new("L", (BIG, BIG))
-    corner = (round((BIG - size[0]) / 2 + shift[0]), round((BIG - size[1]) / 2 + shift[1]))
+    mask = Image.new("L", (canvas, canvas))
+    corner = (round((canvas - size[0]) / 2 + shift[0]), round((canvas - size[1]) / 2 + shift[1]))
     mask.paste(glyph.resize(size, Image.Resampling.LANCZOS), corner)
     return mask
-
-
-@lru_cache(maxsize=4096)
-def _tallest(face: Path, text: str) -> float:
-    """Height of the tallest of the ten figures of the script of ``text``."""
-    zero = ord(text) - unicodedata.digit(text)
-    boxes = [_font(face, 120).getbbox(chr(zero + digit)) for digit in range(10)]
-    return max(box[3] - box[1] for box in boxes)
-
-
-def likeness(face: Path, text: str, other_face: Path, other_text: str) -> float:
-    """How much of the ink of two figures coincides, 0 to 1."""
-    a, b = (np.asarray(_ink(f, t, 90), dtype=np.float32) for f, t in ((face, text), (other_face, other_text)))
-    return float(np.minimum(a, b).sum() / np.maximum(a, b).sum())
 
 
 def _tilt(image: Image.Image, random: np.random.Generator, strength: float) -> Image.Image:
@@ -90,9 +74,9 @@ def _uneven(random: np.random.Generator, strength: float) -> NDArray[np.float32]
     return (1 + strength * field)[:, :, None]
 
 
-def typeset(digit: str, face: Path, random: np.random.Generator) -> Tiles:
+def typeset(digit: int, face: Path, random: np.random.Generator) -> Tiles:
     """A figure printed on paper: dark grey on off-white, a little ink gain, a faint scan."""
-    mask = _ink(face, digit, int(random.integers(74, 104)), shift=tuple(random.normal(0, 4, 2)))
+    mask = _ink(face, str(digit), int(random.integers(74, 104)), shift=tuple(random.normal(0, 4, 2)))
     mask = _tilt(mask, random, 0.015).filter(ImageFilter.GaussianBlur(float(random.uniform(0.5, 3))))
     ink = np.asarray(mask.resize((TILE, TILE), Image.Resampling.BOX), dtype=np.float32)[:, :, None] / 255
     paper = np.array([1.0, 0.985, 0.95]) * random.uniform(205, 252)
@@ -101,40 +85,14 @@ def typeset(digit: str, face: Path, random: np.random.Generator) -> Tiles:
     return (np.round(np.clip(page, 0, 255) / 4) * 4).clip(0, 255).astype(np.uint8)
 
 
-CHALKS: tuple[Colour, ...] = ((244, 244, 238), (250, 232, 130), (246, 170, 190), (150, 214, 240), (170, 232, 160))
-BOARDS: tuple[Colour, ...] = ((38, 66, 54), (44, 48, 52), (30, 44, 66))
-
-
-def chalk(digit: str, face: Path, random: np.random.Generator) -> Tiles:
-    """A figure chalked on a board: grainy, broken strokes over the haze of wiped ones."""
-    mask = _ink(face, digit, int(random.integers(70, 104)), shift=tuple(random.normal(0, 5, 2)))
-    mask = _tilt(mask, random, 0.05)
-    if random.random() < 0.4:
-        mask = mask.filter(ImageFilter.MaxFilter(5))
-    grain = random.random((BIG // 2, BIG // 2)).astype(np.float32)
-    grains = np.asarray(Image.fromarray(grain).resize((BIG, BIG), Image.Resampling.BILINEAR))
-    cover = random.uniform(0.55, 0.95)
-    stroke = np.asarray(mask, dtype=np.float32) / 255 * np.clip((grains + cover - 0.5) * 2.2, 0.1, 1)
-    wiped = np.asarray(mask.filter(ImageFilter.GaussianBlur(9)), dtype=np.float32) / 255
-    ghost = _ink(face, chr(ord(digit) - unicodedata.digit(digit) + int(random.integers(10))), 90)
-    smear = np.asarray(ghost.filter(ImageFilter.GaussianBlur(6)), dtype=np.float32) / 255
-    ink = np.clip(stroke + 0.12 * wiped + random.uniform(0, 0.22) * np.roll(smear, 40, axis=1), 0, 1)
-    small = Image.fromarray((ink * 255).astype(np.uint8)).resize((TILE, TILE), Image.Resampling.BOX)
-    share = np.asarray(small, dtype=np.float32)[:, :, None] / 255
-    board = np.array(BOARDS[int(random.integers(len(BOARDS)))]) * random.uniform(0.8, 1.3)
-    paint = np.array(CHALKS[int(random.choice(5, p=[0.6, 0.1, 0.1, 0.1, 0.1]))])
-    scene = (board * (1 - share) + paint * share) * _uneven(random, 0.06)
-    return np.clip(scene, 0, 255).astype(np.uint8)
-
-
-def house_number(digit: str, face: Path, random: np.random.Generator) -> Tiles:
+def house_number(digit: int, face: Path, random: np.random.Generator) -> Tiles:
     """A digit of a house number: a coloured plate, its neighbours, a shadow, seen from aside."""
     plate, paint = PLATES[int(random.integers(len(PLATES)))]
     if random.random() < 0.3:
         plate, paint = _random_pair(random)
     height = int(random.integers(66, 96))
     shift = (float(random.normal(0, 6)), float(random.normal(0, 5)))
-    mask = _ink(face, digit, height, shift=shift)
+    mask = _ink(face, str(digit), height, shift=shift)
     for side in (-1, 1):
         if random.random() < 0.55:
             away = side * float(random.uniform(70, 92))
@@ -195,7 +153,7 @@ def _segments(thick: float, gap: float, width: float, height: float) -> dict[str
     }
 
 
-def segment_display(digit: str, device: int, random: np.random.Generator) -> Tiles:
+def segment_display(digit: int, device: int, random: np.random.Generator) -> Tiles:
     """A seven-segment digit on one of many devices: glowing lamps or dark liquid crystal, leaning, with a halo."""
     make = np.random.default_rng(1000 + device)
     thick, gap = make.uniform(8, 19), make.uniform(0.5, 4)
@@ -204,10 +162,10 @@ def segment_display(digit: str, device: int, random: np.random.Generator) -> Til
     unlit, halo = make.uniform(0, 0.16), make.uniform(3, 9)
     lamp, (glass, dark) = LAMPS[int(make.integers(len(LAMPS)))], LCD[int(make.integers(len(LCD)))]
     short_six_and_nine, hooked_seven = make.random() < 0.25, make.random() < 0.25
-    lit = LIT[int(digit)]
-    if short_six_and_nine and digit in "69":
-        lit = lit.replace("a" if digit == "6" else "d", "")
-    if hooked_seven and digit == "7":
+    lit = LIT[digit]
+    if short_six_and_nine and digit in (6, 9):
+        lit = lit.replace("a" if digit == 6 else "d", "")
+    if hooked_seven and digit == 7:
         lit += "f"
     centre = BIG / 2 + random.normal(0, 4, 2)
     on, off = Image.new("L", (BIG, BIG)), Image.new("L", (BIG, BIG))

@@ -30,9 +30,9 @@ def images(domain: str, classes: Sequence[str], per_class: int, seed: int) -> Im
         for _ in range(per_class):
             light = draw.uniform(0.0, 0.35, (SIZE, SIZE))
             half = SIZE // 2
-            side = {"east": np.s_[:, half:], "west": np.s_[:, :half], "north": np.s_[:half], "south": np.s_[half:]}
-            if name in side:
-                light[side[name]] += 0.6
+            sides = {"east": light[:, half:], "west": light[:, :half], "north": light[:half], "south": light[half:]}
+            if name in sides:
+                sides[name] += 0.6
             else:  # classes beyond the four sides: a bright frame
                 light[[0, -1]] += 0.6
                 light[:, [0, -1]] += 0.6

@@ -27,13 +27,19 @@ def imports(path: Path) -> set[str]:
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {f"{node.module}.{alias.name}" for alias in node.names} if node.module == "ductwork" else {node.module}
+            found |= (
+                {f"{node.module}.{alias.name}" for alias in node.names} if node.module == "ductwork" else {node.module}
+            )
     return {name for name in found if name.split(".")[0] == "ductwork"}
 
 
 def target(module: str) -> str:
     parts = module.split(".")
-    return parts[1] if len(parts) > 1 and (ROOT / parts[1]).exists() or (ROOT / f"{parts[-1]}.py").exists() else "__init__"
+    return (
+        parts[1]
+        if (len(parts) > 1 and (ROOT / parts[1]).exists()) or (ROOT / f"{parts[-1]}.py").exists()
+        else "__init__"
+    )
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))

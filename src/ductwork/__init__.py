@@ -28,7 +28,17 @@ if TYPE_CHECKING:
     from ductwork.engine.settings import EngineSettings
     from ductwork.errors import DuctworkError
 
-__all__ = ["Domain", "DuctworkError", "EngineSettings", "ImageSet", "Learner", "Stream", "functional", "load", "streams"]
+__all__ = [
+    "Domain",
+    "DuctworkError",
+    "EngineSettings",
+    "ImageSet",
+    "Learner",
+    "Stream",
+    "functional",
+    "load",
+    "streams",
+]
 
 __version__ = "0.1.0"
 

@@ -30,7 +30,9 @@ def run(*settings: object) -> Make:
     return lambda tmp: ["run", *quick(*map(str, settings)), "--out", tmp / "out"]
 
 
-def on_photos(layout: dict[str, int] | None = None, *settings: object, spoil: Callable[[Path], object] | None = None) -> Make:
+def on_photos(
+    layout: dict[str, int] | None = None, *settings: object, spoil: Callable[[Path], object] | None = None
+) -> Make:
     def make(tmp: Path) -> list[object]:
         root = photos(tmp / "photos", layout)
         if spoil is not None:
@@ -89,14 +91,17 @@ CASES: dict[str, tuple[Make, str]] = {
     "missing weights": (run("weights=/nowhere/w.pth"), "w.pth"),
     "no GPU here": (run("engine.accelerator=cuda"), "cuda"),
     "fp16 on a processor": (run("engine.precision=fp16", "engine.accelerator=cpu"), "fp16"),
-    "report of nothing": (lambda tmp: ["report", tmp, "--out", tmp / "r.html"], str("result.json")),
+    "report of nothing": (lambda tmp: ["report", tmp, "--out", tmp / "r.html"], "result.json"),
     "report of a missing folder": (lambda tmp: ["report", tmp / "none", "--out", tmp / "r.html"], "none"),
     "unknown method in the demo": (lambda tmp: ["demo", "--methods", "dukt", "--out", tmp], "did you mean 'duct'"),
     "folder of something else": (
         lambda tmp: [(tmp / "mine.txt").write_text("x") and "run", *quick(), "--out", tmp],
         "mine.txt",
     ),
-    "a file for a folder": (lambda tmp: [(tmp / "f").write_text("x") and "run", *quick(), "--out", tmp / "f"], "not a folder"),
+    "a file for a folder": (
+        lambda tmp: [(tmp / "f").write_text("x") and "run", *quick(), "--out", tmp / "f"],
+        "not a folder",
+    ),
 }
 
 
@@ -134,7 +139,15 @@ def test_another_run_in_the_folder(ductwork: Command, tmp_path: Path) -> None:
 
 
 def test_damaged_checkpoint(ductwork: Command, tmp_path: Path) -> None:
-    words = ["run", "stream=demo", "method=simplecil", "engine.workers=0", "order=[handwritten]", "--out", tmp_path / "r"]
+    words = [
+        "run",
+        "stream=demo",
+        "method=simplecil",
+        "engine.workers=0",
+        "order=[handwritten]",
+        "--out",
+        tmp_path / "r",
+    ]
     assert ductwork(*words).code == 0
     result = json.loads((tmp_path / "r" / "result.json").read_text())
     (tmp_path / "r" / "result.json").write_text(json.dumps({**result, "status": "running"}))
@@ -149,7 +162,7 @@ def test_result_that_is_no_result(ductwork: Command, tmp_path: Path) -> None:
 
 
 def test_debug_shows_the_traceback(ductwork: Command, tmp_path: Path) -> None:
-    with pytest.raises(Exception, match="no domain|there is no|unknown method"):
+    with pytest.raises(Exception, match=r"no domain|there is no|unknown method"):
         ductwork("--debug", "run", "method=ductt", "--out", tmp_path / "out")
 
 

@@ -24,7 +24,12 @@ class Fixed:
     def __init__(self, batch: int = 6) -> None:
         draw = torch.Generator().manual_seed(3)
         self.batches = [
-            Batch(torch.randn(batch, 5, generator=draw), torch.randint(3, (batch,), generator=draw), torch.arange(batch), batch)
+            Batch(
+                torch.randn(batch, 5, generator=draw),
+                torch.randint(3, (batch,), generator=draw),
+                torch.arange(batch),
+                batch,
+            )
             for _ in range(4)
         ]
 
@@ -72,7 +77,7 @@ def weights(model: nn.Module) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
 def test_same_as_plain_pytorch(optimizer: str) -> None:
-    config = TrainingConfig(optimizer=optimizer, lr_backbone=0.05, clip_norm=0.7)  # type: ignore[arg-type]
+    config = TrainingConfig(optimizer=optimizer, lr_backbone=0.05, clip_norm=0.7)
     ours, theirs = nn.Linear(5, 3), nn.Linear(5, 3)
     theirs.load_state_dict(ours.state_dict())
     fit(ours, config)
@@ -82,7 +87,7 @@ def test_same_as_plain_pytorch(optimizer: str) -> None:
     for _ in range(3):
         for batch in Fixed().batches:
             plain.zero_grad()
-            nn.functional.cross_entropy(theirs(batch.inputs), batch.targets).backward()
+            torch.autograd.backward(nn.functional.cross_entropy(theirs(batch.inputs), batch.targets))
             nn.utils.clip_grad_norm_(theirs.parameters(), 0.7)
             plain.step()
     for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
@@ -115,14 +120,14 @@ def test_an_incomplete_window_is_a_mean_as_well() -> None:
         gradients = torch.autograd.grad(loss, list(plain.parameters()))
         with torch.no_grad():
             for p, g in zip(plain.parameters(), gradients, strict=True):
-                p -= 0.1 * g
+                p.sub_(0.1 * g)
     torch.testing.assert_close(model.weight, plain.weight)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 @pytest.mark.parametrize("at", [1, 2])
 def test_resumed_training_has_the_same_bits(optimizer: str, at: int) -> None:
-    config = TrainingConfig(optimizer=optimizer, lr_backbone=0.05, schedule="cosine")  # type: ignore[arg-type]
+    config = TrainingConfig(optimizer=optimizer, lr_backbone=0.05, schedule="cosine")
     whole = network()
     snapshots: dict[int, Snapshot] = {}
 

@@ -53,7 +53,9 @@ def finish(photos: Path, out: Path) -> None:
 
 def kill_after(photos: Path, out: Path, checkpoints: int, delay: float) -> bool:
     """Kill a run ``delay`` seconds after its n-th checkpoint; False if it was faster than that."""
-    process = subprocess.Popen(command(photos, out), env=environment(), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        command(photos, out), env=environment(), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+    )
     manifest, seen, last = out / "checkpoint" / "manifest.json", 0, 0
     while process.poll() is None:
         now = manifest.stat().st_mtime_ns if manifest.exists() else 0

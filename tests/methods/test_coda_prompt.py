@@ -160,7 +160,7 @@ def test_what_drop_last_leaves_out_is_not_counted_by_an_interrupted_run_either(
     assert unbroken.reports[0].work["train"] == 2 * 20, "12 of 32 images are left out in each of two epochs"
     monkeypatch.setattr("ductwork.engine.learner.Vault", contract._FailingVault)
     contract._FailingVault.left = 2
-    with pytest.raises(contract._Killed):
+    with pytest.raises(contract._KilledError):
         contract.learn_all(learner("coda-prompt", batch_size=20), stream[:1], tmp_path / "killed")
     resumed = contract.learn_all(learner("coda-prompt", batch_size=20), stream[:1], tmp_path / "killed")
     assert contract.stable(unbroken) == contract.stable(resumed)

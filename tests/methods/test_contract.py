@@ -114,7 +114,7 @@ def test_learning_again_does_not_touch_the_domain_nor_the_images(name: str, stre
     assert before == [one.train.fingerprint for one in stream]
 
 
-class _Killed(Exception):
+class _KilledError(Exception):
     pass
 
 
@@ -127,7 +127,7 @@ class _FailingVault(Vault):
         written = super().write(state, **options)
         _FailingVault.left -= 1
         if _FailingVault.left == 0:
-            raise _Killed
+            raise _KilledError
         return written
 
 
@@ -162,7 +162,7 @@ def test_interrupted_at_every_checkpoint_ends_with_the_same_bits(
         try:
             learn_all(learner(name), domains, folder)
             break  # there is no checkpoint after this many
-        except _Killed:
+        except _KilledError:
             resumed = learn_all(learner(name), domains, folder)
         assert_same_bits(tensors(unbroken.state()), tensors(resumed.state()))
         assert stable(unbroken) == stable(resumed)

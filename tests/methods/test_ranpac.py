@@ -199,7 +199,9 @@ def test_size_of_the_state(stream: Stream) -> None:
         pupil.learn(one)
         parts = pupil.state().parts
         assert {key: tuple(value.shape) for key, value in parts["sums"].items()} == {
-            "gram": (M, M), "targets": (M, 4), "count": ()
+            "gram": (M, M),
+            "targets": (M, 4),
+            "count": (),
         }
         assert parts["sums"]["gram"].dtype == torch.float64
         price = pupil.method.price()
@@ -240,7 +242,7 @@ def test_interrupted_in_the_first_phase(stream: Stream, tmp_path: Any, monkeypat
     monkeypatch.setattr("ductwork.engine.learner.Vault", contract._FailingVault)
     for moment in (2, 4, 6):  # in the training, before the projection, in the second stage
         contract._FailingVault.left = moment
-        with pytest.raises(contract._Killed):
+        with pytest.raises(contract._KilledError):
             contract.learn_all(learner("ranpac", **options), stream[:2], tmp_path / str(moment))
         resumed = contract.learn_all(learner("ranpac", **options), stream[:2], tmp_path / str(moment))
         assert_same_bits(tensors(unbroken.state()), tensors(resumed.state()))

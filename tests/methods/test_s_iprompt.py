@@ -69,9 +69,7 @@ def test_the_choice_is_by_the_sum_of_absolute_differences(pupil: Learner, inputs
     with torch.no_grad():
         features = method.backbone(inputs)
         f = torch.nn.functional.normalize(features, dim=1)
-        expected = [
-            int(torch.stack([(c - x).abs().sum(1).min() for c in method.centers]).argmin()) for x in f
-        ]
+        expected = [int(torch.stack([(c - x).abs().sum(1).min() for c in method.centers]).argmin()) for x in f]
         assert method.choose(features).tolist() == expected
 
 

@@ -32,7 +32,8 @@ def test_the_sentence_says_who_forgot(tmp_path: Path) -> None:
     group = group_of(tmp_path, ("duct", 86.1, 0.5), ("finetune", 73.8, 18.4), ("simplecil", 80.0, 0.0))
     assert reading.sentence(group).replace("\u00a0", " ") == (
         "After the last domain duct is right on 86.1 % of all test images, 12.3 points more than finetune, "
-        "which forgot 18.4 points of what it once knew; duct itself forgot 0.5.")
+        "which forgot 18.4 points of what it once knew; duct itself forgot 0.5."
+    )
 
 
 def test_the_sentence_is_honest_when_duct_loses(tmp_path: Path) -> None:
@@ -40,7 +41,8 @@ def test_the_sentence_is_honest_when_duct_loses(tmp_path: Path) -> None:
     assert reading.sentence(group).replace("\u00a0", " ") == (
         "After the last domain simplecil is right on 80.0 % of all test images, 20.0 points more than finetune, "
         "which forgot 20.0 points of what it once knew; simplecil itself gained 0.4 points on earlier domains. "
-        "duct ends 10.0 points behind it and forgot 9.0.")
+        "duct ends 10.0 points behind it and forgot 9.0."
+    )
 
 
 def test_the_sentence_without_results(tmp_path: Path) -> None:
@@ -90,8 +92,9 @@ def test_settings_tell_variants_apart_and_backbones_are_not_mixed(tmp_path: Path
 
 
 def test_best_is_marked_and_ties_share_it(tmp_path: Path) -> None:
-    table = tables.headline(group_of(tmp_path, ("duct", 86.101, 0.5), ("finetune", 86.1, 18.4), ("l2p", None, 1.0),
-                                     ("ease", 80.0, 1.0)))
+    table = tables.headline(
+        group_of(tmp_path, ("duct", 86.101, 0.5), ("finetune", 86.1, 18.4), ("l2p", None, 1.0), ("ease", 80.0, 1.0))
+    )
     best = [row[1].best for row in table.rows]
     assert best == [True, True, False, False]
     assert table.rows[3][1].text == tables.NA
@@ -133,7 +136,7 @@ def test_placed_labels_keep_off_each_other() -> None:
     points = [(50.0 + i % 3, 50.0 + i % 2) for i in range(6)]
     boxes = [(x, y, x + 30, y + 8) for x, y in layout.place(points, [(30.0, 8.0)] * 6, (0, 0, 200, 200))]
     for i, a in enumerate(boxes):
-        for b in boxes[i + 1:]:
+        for b in boxes[i + 1 :]:
             assert a[2] <= b[0] or b[2] <= a[0] or a[3] <= b[1] or b[3] <= a[1]
 
 

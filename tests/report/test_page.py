@@ -90,9 +90,17 @@ def test_page_is_valid_and_loads_nothing(three: Path) -> None:
 
 def test_every_section_of_three_methods_is_there(three: Path) -> None:
     page, html = build(three)
-    for words in ("Accuracy as domains come in", "What was forgotten", "What is known after each domain",
-                  "What each phase contributed", "Where the time goes", "What accuracy costs",
-                  "Configuration and origin", "Transport plans", "Training loss"):
+    for words in (
+        "Accuracy as domains come in",
+        "What was forgotten",
+        "What is known after each domain",
+        "What each phase contributed",
+        "Where the time goes",
+        "What accuracy costs",
+        "Configuration and origin",
+        "Transport plans",
+        "Training loss",
+    ):
         assert words in page.text
     assert "prefers-color-scheme:dark" in html
     assert "@media print" in html
@@ -125,8 +133,15 @@ def test_hostile_names_are_escaped(tmp_path: Path) -> None:
     evil = "<script>alert(1)</script>&\"'$x^2$"
     domains = [evil, "a]]>-->b", "tab\tnew\nline\x00\x1b", "日本語 домен"]
     for method in ("duct", "<b>&method"):
-        write_run(tmp_path / "runs" / str(len(method)), method, domains, classes=[evil, "x", "\"><svg onload=1>"],
-                  stream=evil, params={evil: evil}, recipe=evil)
+        write_run(
+            tmp_path / "runs" / str(len(method)),
+            method,
+            domains,
+            classes=[evil, "x", '"><svg onload=1>'],
+            stream=evil,
+            params={evil: evil},
+            recipe=evil,
+        )
     page, html = build(tmp_path / "runs")
     assert "<script" not in html
     assert not {"script", "b"} & page.tags
@@ -151,8 +166,10 @@ def test_running_failed_and_not_applicable_runs_are_shown(tmp_path: Path) -> Non
     assert "3 runs are not finished" in page.text
 
 
-@pytest.mark.parametrize("case", ["one run", "one stage", "no stage", "own tests", "bare", "not finite", "two streams",
-                                  "many domains", "settings"])
+@pytest.mark.parametrize(
+    "case",
+    ["one run", "one stage", "no stage", "own tests", "bare", "not finite", "two streams", "many domains", "settings"],
+)
 def test_degrades_gracefully(tmp_path: Path, case: str) -> None:
     runs = tmp_path / "runs"
     if case == "one stage":
@@ -166,8 +183,10 @@ def test_degrades_gracefully(tmp_path: Path, case: str) -> None:
         stage = '{"domain": "a", "accuracy": {"a": 50}, "A_b": 50, "n_test": {"a": 10}}'
         _raw(runs, f'"stages": [{stage}], "status": "done"')
     elif case == "not finite":
-        stage = ('{"domain": "a", "accuracy": {"a": NaN}, "A_b": NaN, "n_test": {"a": 10}, '
-                 '"after": {"x": NaN, "y": 1}, "seconds": {"x": Infinity}, "similarity": NaN}')
+        stage = (
+            '{"domain": "a", "accuracy": {"a": NaN}, "A_b": NaN, "n_test": {"a": 10}, '
+            '"after": {"x": NaN, "y": 1}, "seconds": {"x": Infinity}, "similarity": NaN}'
+        )
         _raw(runs, f'"stages": [{stage}, {stage}], "status": "done", "A_B": NaN, "bwt": -Infinity, "seconds": NaN')
     elif case == "two streams":
         write_run(runs / "a", "duct")
@@ -193,7 +212,9 @@ def _raw(folder: Path, rest: str) -> None:
     folder.mkdir()
     (folder / "result.json").write_text(
         '{"method": "m", "stream": "s", "order": ["a"], "seed": 1, "backbone": {"name": "n", "sha256": "0"}, '
-        '"data": {"fingerprint": "f"}, ' + rest + "}", encoding="utf-8")
+        '"data": {"fingerprint": "f"}, ' + rest + "}",
+        encoding="utf-8",
+    )
 
 
 def test_same_runs_give_the_same_bytes(three: Path, tmp_path: Path) -> None:

@@ -11,7 +11,9 @@ import typer
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the runs and the report.")] = Path("ductwork-demo"),
     methods: Annotated[str, typer.Option(help="Methods to compare, separated by commas.")] = "finetune,simplecil,duct",
-    order: Annotated[str | None, typer.Option(help="Order of the domains: a number, or names separated by commas.")] = None,
+    order: Annotated[
+        str | None, typer.Option(help="Order of the domains: a number, or names separated by commas.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of everything that is drawn.")] = 1993,
 ) -> None:
     """See a model forget, one that never adapted, and DUCT, in a few minutes.

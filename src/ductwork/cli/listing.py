@@ -29,7 +29,10 @@ def listing(topic: Annotated[Topic, typer.Argument(help="What to list.")]) -> No
     elif topic is Topic.streams:
         from ductwork.data.streams import available as streams
 
-        table(["stream", "what it is", "where the data come from"], [[name, info.about, info.origin] for name, info in streams().items()])
+        table(
+            ["stream", "what it is", "where the data come from"],
+            [[name, info.about, info.origin] for name, info in streams().items()],
+        )
         print("The path of a folder <domain>/<class>/<image> is a stream, too.")
     else:
         from ductwork.methods.registry import methods
@@ -38,7 +41,11 @@ def listing(topic: Annotated[Topic, typer.Argument(help="What to list.")]) -> No
         if topic is Topic.methods:
             table(["method", "what it does", "reference"], [[m.name, m.summary, m.reference] for m in found])
         else:
-            rows = [[m.name, name, recipe.summary, _values(recipe.values)] for m in found for name, recipe in m.recipes.items()]
+            rows = [
+                [m.name, name, recipe.summary, _values(recipe.values)]
+                for m in found
+                for name, recipe in m.recipes.items()
+            ]
             table(["method", "recipe", "what it is", "values that differ from the defaults"], rows)
 
 

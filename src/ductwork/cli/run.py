@@ -9,12 +9,17 @@ import typer
 
 
 def run(
-    config: Annotated[Path | None, typer.Argument(help="YAML file of a run; key=value alone runs on the defaults.")] = None,
+    config: Annotated[
+        Path | None, typer.Argument(help="YAML file of a run; key=value alone runs on the defaults.")
+    ] = None,
     settings: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings on top, e.g. params.epochs=5 order=2.")
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Settings on top, e.g. params.epochs=5 order=2."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; default runs/<name>.")] = None,
-    root: Annotated[str | None, typer.Option(help="Where the download of a named stream lies; the same as root=DIR.")] = None,
+    root: Annotated[
+        str | None, typer.Option(help="Where the download of a named stream lies; the same as root=DIR.")
+    ] = None,
     increment: Annotated[int | None, typer.Option(help="Class-incremental: so many classes a stage.")] = None,
 ) -> None:
     """Run one method on one stream in one order with one seed.

@@ -39,7 +39,9 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 def results_table(results: Sequence[RunResult]) -> None:
     """Methods with their figures, one a line."""
     head = ["method", "A_bar", "A_B", "forgetting", "seconds"]
-    table(head, [[r.method, *(_number(v) for v in (r.A_bar, r.A_B, r.forgetting)), f"{r.seconds:.0f}"] for r in results])
+    table(
+        head, [[r.method, *(_number(v) for v in (r.A_bar, r.A_B, r.forgetting)), f"{r.seconds:.0f}"] for r in results]
+    )
 
 
 def result_line(result: RunResult) -> str:

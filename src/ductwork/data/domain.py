@@ -108,7 +108,9 @@ class ImageSet:
         if len(self.indices) != len(labels):
             raise DataError(f"{len(labels)} labels for {len(self.indices)} images")
         if len(labels) and not 0 <= labels.min() <= labels.max() < len(self.classes):
-            raise DataError(f"labels run from {labels.min()} to {labels.max()}, but there are {len(self.classes)} classes")
+            raise DataError(
+                f"labels run from {labels.min()} to {labels.max()}, but there are {len(self.classes)} classes"
+            )
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -168,7 +170,8 @@ class ImageSet:
     def fingerprint(self) -> str:
         """A digest of names, labels and content signatures; the order of the images does not matter."""
         lines = sorted(
-            f"{self.name(i)}\t{self.label_name(i)}\t{self.source.signature(int(self.indices[i]))}" for i in range(len(self))
+            f"{self.name(i)}\t{self.label_name(i)}\t{self.source.signature(int(self.indices[i]))}"
+            for i in range(len(self))
         )
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 

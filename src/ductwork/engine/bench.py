@@ -189,7 +189,9 @@ class Bench:
 
     def probe(self, name: str, score: Callable[[Tensor], Tensor]) -> None:
         if self.session.settings.evaluate_phases and self._tests:
-            found = evaluate(self.session, self.method, self._tests, self._test_transform, lambda x: {"final": score(x)})
+            found = evaluate(
+                self.session, self.method, self._tests, self._test_transform, lambda x: {"final": score(x)}
+            )
             self.records.setdefault("after", {})[name] = found.A_b
 
     def warn(self, message: str) -> None:

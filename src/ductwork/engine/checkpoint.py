@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -93,7 +93,9 @@ class Vault:
         except OSError as error:
             raise CheckpointError(f"the checkpoint in {self.folder} lacks {file}: {error.strerror}") from None
         if hashlib.sha256(data).hexdigest() != path.stem:
-            raise CheckpointError(f"{path} is damaged: its content does not match its name; delete the folder to start again")
+            raise CheckpointError(
+                f"{path} is damaged: its content does not match its name; delete the folder to start again"
+            )
         try:
             return load_tensors(data)
         except SafetensorError as error:

@@ -32,7 +32,11 @@ class Evaluation:
 
 
 def evaluate(
-    session: Session, method: Method, tests: Mapping[str, ImageSet], transform: Transform, outputs: Outputs | None = None
+    session: Session,
+    method: Method,
+    tests: Mapping[str, ImageSet],
+    transform: Transform,
+    outputs: Outputs | None = None,
 ) -> Evaluation:
     """The share of images whose best class is theirs. An image of a class that was never learned counts as wrong."""
     method.eval()
@@ -107,6 +111,11 @@ def predict(session: Session, method: Method, inputs: Tensor) -> list[Prediction
     names, blocks, row_block = method.rows.classes, method.rows.blocks, method.rows.row_block()
     nearest = row_block[rows.argmax(1).cpu()]
     return [
-        Prediction(names[int(share.argmax())], float(share.max()), blocks[int(block)].domain, dict(zip(names, share.tolist())))
+        Prediction(
+            names[int(share.argmax())],
+            float(share.max()),
+            blocks[int(block)].domain,
+            dict(zip(names, share.tolist(), strict=True)),
+        )
         for share, block in zip(shares, nearest, strict=True)
     ]

@@ -231,7 +231,9 @@ class Learner:
             raise CheckpointError(f"{path} holds no learned state: no {path / 'manifest.json'}")
         meta = state.meta
         try:
-            base = backbones.create(meta["backbone"]["timm_name"], pretrained=False, input_size=meta["backbone"]["input_size"])
+            base = backbones.create(
+                meta["backbone"]["timm_name"], pretrained=False, input_size=meta["backbone"]["input_size"]
+            )
             base.name, base.sha256 = meta["backbone"]["name"], meta["backbone"]["sha256"]
             learner = cls(
                 meta["method"],
@@ -308,7 +310,10 @@ class Learner:
             self._settled_meta = state.meta
         epoch = left.snapshot.epoch if left and left.snapshot else 0
         unfinished = left and {
-            "report": asdict(left.report), "phases_done": left.phases_done, "call": left.call, "epoch": epoch
+            "report": asdict(left.report),
+            "phases_done": left.phases_done,
+            "call": left.call,
+            "epoch": epoch,
         }
         if self.session.fabric.is_global_zero:
             written = self._vault.write(State({**state.meta, "unfinished": unfinished}, state.parts), keep=keep)

@@ -47,7 +47,9 @@ class Lines(AbstractContextManager["Lines"]):
         self._out = out or sys.stderr
         self._work, self._done, self._start = "", 0, 0.0
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         return None
 
     def begin(self, work: str, images: int) -> None:
@@ -96,7 +98,9 @@ class Bar(AbstractContextManager["Bar"]):
         self._bar.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._bar.stop()
 
     def begin(self, work: str, images: int) -> None:

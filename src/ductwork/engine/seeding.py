@@ -1,6 +1,6 @@
-"""One seed for everything. What a piece of work draws is a function of the seed and of what the work is called.
+"""One seed for everything. What a piece of work draws is a function of the seed and of the work's name.
 
-Nothing depends on how many numbers were drawn before, so a run that resumes at any epoch draws what it would have drawn.
+Nothing depends on how many numbers were drawn before, so a run that resumes draws what it would have drawn.
 """
 
 from __future__ import annotations

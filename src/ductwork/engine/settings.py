@@ -15,7 +15,9 @@ class EngineSettings(BaseModel):
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="where to compute")
     devices: int = Field(1, ge=1, description="processes on each node, one device each")
     nodes: int = Field(1, ge=1, description="machines; start the same command on each with torchrun")
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = Field("auto", description="auto: bf16 where a probe gains from it")
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
+        "auto", description="auto: bf16 where a probe gains from it"
+    )
     workers: int | Literal["auto"] = Field("auto", description="processes that read images; 0 reads in this one")
     eval_batch_size: int = Field(256, ge=1, description="images a step without gradients")
     compile: bool = Field(False, description="compile the network with torch.compile")

@@ -27,7 +27,9 @@ class RunConfig(BaseModel):
     stream: str = Field("demo", description="a name of `ductwork list streams`, or a folder of domains")
     root: str | None = Field(None, description="where the download of a named stream lies")
     order: int | list[str] | None = Field(None, description="number of a predefined order, or names of domains")
-    increment: int | None = Field(None, ge=1, description="class-incremental: all domains pooled, so many classes a stage")
+    increment: int | None = Field(
+        None, ge=1, description="class-incremental: all domains pooled, so many classes a stage"
+    )
     split: float | None = Field(None, gt=0, lt=1, description="share of training images where folders have no split")
     split_seed: int = Field(1993, description="seed of that split")
     backbone: str = Field("glyph_vit", description="a name of `ductwork list backbones`, or any timm model")

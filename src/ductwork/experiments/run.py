@@ -1,4 +1,4 @@
-"""One run: a configuration becomes a folder with ``config.yaml``, ``metrics.jsonl``, ``result.json`` and ``checkpoint/``."""
+"""One run: a configuration becomes a folder (``config.yaml``, ``result.json``, ``checkpoint/`` ...)."""
 
 from __future__ import annotations
 

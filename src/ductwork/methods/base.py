@@ -193,7 +193,7 @@ class Method(nn.Module, ABC):
         self.rows = Rows()
 
     @classmethod
-    def check(cls, backbone: Backbone) -> None:  # noqa: B027 - most methods take any backbone
+    def check(cls, backbone: Backbone) -> None:
         """Raise BackboneError, by name and reason, where the method cannot work on this backbone."""
 
     @abstractmethod
@@ -220,10 +220,10 @@ class Method(nn.Module, ABC):
         """What was learned and is no tensor, as JSON: references to exemplars, for instance."""
         return {}
 
-    def load_extra(self, extra: Mapping[str, Any]) -> None:  # noqa: B027 - most methods have nothing of the kind
+    def load_extra(self, extra: Mapping[str, Any]) -> None:
         """Take over what ``extra`` gave. Called before ``load_parts``, after ``rows`` has been restored."""
 
-    def end_stage(self) -> None:  # noqa: B027 - most methods keep nothing that only a stage needs
+    def end_stage(self) -> None:
         """Drop what only the evaluation of this stage needed."""
 
     def price(self) -> Price:

@@ -153,4 +153,3 @@ def gram_schmidt(old: Tensor, count: int) -> Tensor:
         shares = (rows @ draw) / rows.square().sum(1).clamp_min(_SMALLEST)
         rows = torch.cat([rows, (draw - shares @ rows)[None]])
     return nn.functional.normalize(rows[len(old) :], dim=1)
-

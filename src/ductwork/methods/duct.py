@@ -20,7 +20,6 @@ from ductwork.backbones.norm import recalibrate, running_statistics
 from ductwork.methods.base import Group, Method, Parts, Phase, Recipe, Stage, TrainingConfig
 from ductwork.methods.heads import BlockClassifier, CosineHead, cross_entropy_with_decay
 
-
 _LARGEST_PLAN = 10_000  # entries: larger plans are described by their figures, not written out
 
 
@@ -44,7 +43,8 @@ class DuctConfig(TrainingConfig):
     ot_reg: float = Field(0.1, gt=0, description="entropic regularisation, in units of the cost")
     ot_solver: Literal["log", "plain", "emd"] = Field("log", description="log-domain Sinkhorn, plain, or exact")
     ot_scale: Literal["plan", "barycentric", "norm"] = Field(
-        "plan", description="transported rows as printed (1/|Y| of a row), as weighted means, or with the old row's length"
+        "plan",
+        description="transported rows as printed (1/|Y| of a row), as weighted means, or with the old row's length",
     )
     decay_old_rows: bool = Field(False, description="old rows shrink under weight decay, as in the released code")
     batch_norm: Literal["frozen", "recalibrate", "merge"] = Field(
@@ -87,8 +87,12 @@ class Duct(Method):
                 "domainnet": {"alpha_w": 0.0, "ot_reg": 0.01},
             },
         ),
-        "baseline": Recipe("Table 2, Baseline", {**PAPER, "alpha_phi": 0, "alpha_w": 0, "epochs": 0, "retrain": "centers"}),
-        "variation-1": Recipe("Table 2, merging by Eq. 4", {**PAPER, "similarity": False, "alpha_w": 0, "retrain": "centers"}),
+        "baseline": Recipe(
+            "Table 2, Baseline", {**PAPER, "alpha_phi": 0, "alpha_w": 0, "epochs": 0, "retrain": "centers"}
+        ),
+        "variation-1": Recipe(
+            "Table 2, merging by Eq. 4", {**PAPER, "similarity": False, "alpha_w": 0, "retrain": "centers"}
+        ),
         "variation-2": Recipe("Table 2, merging by Eq. 7", {**PAPER, "alpha_w": 0, "retrain": "centers"}),
         "variation-3": Recipe("Table 2, merging and retraining", {**PAPER, "alpha_w": 0}),
     }
@@ -132,7 +136,10 @@ class Duct(Method):
         """Fine-tune a copy of phi_0 and the new rows (Eq. 2)."""
         config = self.config
         self.backbone.load_state_dict(self.pretrained)
-        groups = [Group("backbone", list(self.backbone.parameters()), config.lr_backbone), self._head_group(config.lr_head)]
+        groups = [
+            Group("backbone", list(self.backbone.parameters()), config.lr_backbone),
+            self._head_group(config.lr_head),
+        ]
         stage.train(
             BlockClassifier(self.backbone, self.head),
             stage.augmented(config.batch_size),
@@ -216,13 +223,20 @@ class Duct(Method):
         scores = {"final": self.head(features)}
         for name, head in self.snapshots.items():
             rows = [head[f"blocks.{k}"] for k in range(len(self.rows.blocks))]
-            scores[name] = F.cosine_logits(features, torch.cat(rows).to(features.device), head["scale"].to(features.device))
+            scores[name] = F.cosine_logits(
+                features, torch.cat(rows).to(features.device), head["scale"].to(features.device)
+            )
         if self.config.alpha_w > 0:
             scores["transport"] = scores["final"]
         return scores
 
     def parts(self) -> Parts:
-        parts = {"pretrained": self.pretrained, "merged": self.merged, "head": self.head.export(), "centers": self.centers}
+        parts = {
+            "pretrained": self.pretrained,
+            "merged": self.merged,
+            "head": self.head.export(),
+            "centers": self.centers,
+        }
         if self.tuned:
             parts["fine-tuned"] = dict(self.backbone.state_dict())
         return parts | {f"after-{name}": head for name, head in self.snapshots.items()}
@@ -235,7 +249,9 @@ class Duct(Method):
         self.tuned = "fine-tuned" in parts
         self.backbone.load_state_dict(dict(parts["fine-tuned"]) if self.tuned else self.merged)
         prefix = "after-"
-        self.snapshots = {name.removeprefix(prefix): dict(part) for name, part in parts.items() if name.startswith(prefix)}
+        self.snapshots = {
+            name.removeprefix(prefix): dict(part) for name, part in parts.items() if name.startswith(prefix)
+        }
 
     def end_stage(self) -> None:
         self.snapshots = {}

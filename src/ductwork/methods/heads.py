@@ -108,7 +108,7 @@ class GrowingHead(nn.Module):
 
 
 class CosineHead(GrowingHead):
-    """``z_j = scale * cos(f, w_j)``: the classifier of the paper. ``scale`` is shared by all rows and may be learned."""
+    """``z_j = scale * cos(f, w_j)``: the classifier of the paper. ``scale`` belongs to all rows and may be learned."""
 
     def __init__(self, width: int, scale: float = 1.0) -> None:
         super().__init__(width)

@@ -225,7 +225,9 @@ class RanPAC(Method):
         if self.projection.numel():
             parts["projection"] = {"matrix": self.projection.detach()}
             parts["sums"] = {
-                "gram": self.sums.gram, "targets": self.sums.targets, "count": torch.tensor(self.sums.count)
+                "gram": self.sums.gram,
+                "targets": self.sums.targets,
+                "count": torch.tensor(self.sums.count),
             }
             parts["head"] = {"weights": self.weights.detach()}
         return parts

@@ -95,8 +95,9 @@ class Variant:
     def curve(self) -> tuple[Stat | None, ...]:
         """``A_b`` at each stage."""
         length = max((len(run.result.stages) for run in self.shown), default=0)
-        return tuple(Stat.of(r.result.stages[i].A_b for r in self.shown if i < len(r.result.stages))
-                     for i in range(length))
+        return tuple(
+            Stat.of(r.result.stages[i].A_b for r in self.shown if i < len(r.result.stages)) for i in range(length)
+        )
 
     def of_order(self, order: Sequence[str]) -> tuple[Run, ...]:
         """The runs in ``order``; if there are none, those in the variant's own most frequent order."""
@@ -113,8 +114,10 @@ class Variant:
         length = max((len(r.stages) for r in results), default=0)
         rows = tuple(next(r.stages[i].domain for r in results if i < len(r.stages)) for i in range(length))
         columns = test_domains(results)
-        values = tuple(tuple(_mean(r.stages[i].accuracy.get(c) for r in results if i < len(r.stages))
-                             for c in columns) for i in range(length))
+        values = tuple(
+            tuple(_mean(r.stages[i].accuracy.get(c) for r in results if i < len(r.stages)) for c in columns)
+            for i in range(length)
+        )
         return Matrix(rows, columns, values, len(runs))
 
     def kept(self) -> tuple[Kept, ...]:
@@ -127,8 +130,10 @@ class Variant:
                 if pair is not None:
                     learned[domain].append(pair[0])
                     end[domain].append(pair[1])
-        return tuple(Kept(name, math.fsum(values) / len(values), math.fsum(end[name]) / len(values))
-                     for name, values in learned.items())
+        return tuple(
+            Kept(name, math.fsum(values) / len(values), math.fsum(end[name]) / len(values))
+            for name, values in learned.items()
+        )
 
     def phase_seconds(self) -> dict[str, float]:
         """Mean seconds by phase over the runs; what no phase accounts for is ``other``."""
@@ -211,9 +216,11 @@ def _variants(runs: Sequence[Run]) -> tuple[Variant, ...]:
     for run in runs:
         settings = json.dumps([run.result.recipe, run.result.params], sort_keys=True, default=str)
         by_method[run.result.method][settings].append(run)
-    made = [Variant(method, label, tuple(members))
-            for method, settings in by_method.items()
-            for members, label in zip(settings.values(), _labels(method, list(settings.values())), strict=True)]
+    made = [
+        Variant(method, label, tuple(members))
+        for method, settings in by_method.items()
+        for members, label in zip(settings.values(), _labels(method, list(settings.values())), strict=True)
+    ]
     return tuple(sorted(made, key=lambda v: (-v.last.mean if v.last else math.inf, not v.shown, v.label)))
 
 
@@ -224,8 +231,7 @@ def _labels(method: str, variants: Sequence[Sequence[Run]]) -> list[str]:
     settings = [{"recipe": v[0].result.recipe, **v[0].result.params} for v in variants]
     keys = sorted({key for one in settings for key in one})
     differing = [key for key in keys if len({json.dumps(one.get(key), default=str) for one in settings}) > 1]
-    return [f"{method} ({', '.join(_setting(key, one[key]) for key in differing if key in one)})"
-            for one in settings]
+    return [f"{method} ({', '.join(_setting(key, one[key]) for key in differing if key in one)})" for one in settings]
 
 
 def _setting(key: str, value: object) -> str:
@@ -233,8 +239,11 @@ def _setting(key: str, value: object) -> str:
 
 
 def _learned_and_end(stages: Sequence[StageRecord], domain: str) -> tuple[float, float] | None:
-    seen = [(stage.domain, stage.accuracy[domain]) for stage in stages
-            if domain in stage.accuracy and math.isfinite(stage.accuracy[domain])]
+    seen = [
+        (stage.domain, stage.accuracy[domain])
+        for stage in stages
+        if domain in stage.accuracy and math.isfinite(stage.accuracy[domain])
+    ]
     if not seen:
         return None
     learned = next((accuracy for name, accuracy in seen if name == domain), seen[0][1])

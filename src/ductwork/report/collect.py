@@ -74,8 +74,11 @@ def scan(paths: Sequence[Path]) -> Scan:
     if not runs:
         raise CheckpointError(next(iter(warnings.values())))
     ordered = sorted(runs.values(), key=_sort_key)
-    newer = [f"{run.folder}: written in format {run.result.format}, newer than this report understands ({FORMAT})"
-             for run in ordered if run.result.format > FORMAT]
+    newer = [
+        f"{run.folder}: written in format {run.result.format}, newer than this report understands ({FORMAT})"
+        for run in ordered
+        if run.result.format > FORMAT
+    ]
     return Scan(tuple(ordered), (*sorted(warnings.values()), *newer))
 
 
@@ -105,5 +108,12 @@ def _result_files(path: Path) -> Iterator[Path]:
 
 def _sort_key(run: Run) -> tuple[object, ...]:
     result = run.result
-    return (result.stream, result.backbone.name, result.method, result.recipe, result.order, result.seed,
-            run.folder.as_posix())
+    return (
+        result.stream,
+        result.backbone.name,
+        result.method,
+        result.recipe,
+        result.order,
+        result.seed,
+        run.folder.as_posix(),
+    )

@@ -97,8 +97,11 @@ class Context:
     def left_out(self, shown: Sequence[Variant]) -> str:
         """A sentence for the caption when a figure does not have room for everything."""
         missing = len(self.group.drawn) - len(shown)
-        return f" The {len(shown)} best are drawn, first of all one of each method; {missing} more are in the table." \
-            if missing > 0 else ""
+        return (
+            f" The {len(shown)} best are drawn, first of all one of each method; {missing} more are in the table."
+            if missing > 0
+            else ""
+        )
 
     def picture(self, label: str, figure: Figure, narrow: Figure | None = None) -> Picture:
         return Picture(self._svg(figure, label), self._svg(narrow, label) if narrow is not None else None)

@@ -61,8 +61,15 @@ def _curve_lines(panel: Panel, variants: Sequence[Variant], palette: Palette) ->
             upper = [(panel.x(i), panel.y(s.mean + s.std)) for i, s in stats]
             lower = [(panel.x(i), panel.y(s.mean - s.std)) for i, s in stats]
             panel.canvas.area(upper + lower[::-1], colour, alpha=0.14 if len(variants) <= 6 else 0.09)
-        panel.line([(i, s.mean) for i, s in stats], colour, 2.4 if rank == 0 else 1.6, linestyle=styles[rank],
-                   marker=palette.marker(variant.method), markeredgecolor=style.CARD, markeredgewidth=0.8)
+        panel.line(
+            [(i, s.mean) for i, s in stats],
+            colour,
+            2.4 if rank == 0 else 1.6,
+            linestyle=styles[rank],
+            marker=palette.marker(variant.method),
+            markeredgecolor=style.CARD,
+            markeredgewidth=0.8,
+        )
 
 
 def _ends(variants: Sequence[Variant], room: float) -> list[str]:
@@ -82,14 +89,18 @@ def _ends(variants: Sequence[Variant], room: float) -> list[str]:
     return texts
 
 
-def _end_labels(panel: Panel, variants: Sequence[Variant], palette: Palette, texts: Sequence[str],
-                stages: int) -> None:
+def _end_labels(panel: Panel, variants: Sequence[Variant], palette: Palette, texts: Sequence[str], stages: int) -> None:
     at = [(panel.x(len(v.curve)), panel.y(s.mean if (s := v.curve[-1]) else panel.ys[0])) for v in variants]
     placed = spread([y for _, y in at], style.SIZE + 3, panel.bottom, panel.top + 6)
     edge = panel.x(stages)
     for variant, text, (x, y), label in zip(variants, texts, at, placed, strict=True):
-        panel.canvas.line([x + 5, edge + 9, edge + _LEADER - 4, edge + _LEADER], [y, y, label, label],
-                          palette.colour(variant.method), 0.9, linestyle=":" if len(variant.curve) < stages else "-")
+        panel.canvas.line(
+            [x + 5, edge + 9, edge + _LEADER - 4, edge + _LEADER],
+            [y, y, label, label],
+            palette.colour(variant.method),
+            0.9,
+            linestyle=":" if len(variant.curve) < stages else "-",
+        )
         panel.canvas.text(edge + _LEADER + 3, label, text, bold=variant is variants[0])
 
 
@@ -124,13 +135,23 @@ def bars(rows: Sequence[Bar], titles: Sequence[str], palette: Palette, narrow: b
     canvas = Canvas(width, 19.0 * len(rows) + 26)
     for number, title in enumerate(titles):
         values = [row.values[number] for row in rows]
-        low, high = min([0.0, *(s.mean - s.std for s in values if s)]), max(
-            [0.0, *(s.mean + s.std for s in values if s)]) or 1.0
+        low, high = (
+            min([0.0, *(s.mean - s.std for s in values if s)]),
+            max([0.0, *(s.mean + s.std for s in values if s)]) or 1.0,
+        )
         room = 30.0 / (breadth - 30.0) * (high - low)
-        panel = Panel(canvas, left + number * (breadth + gap), 2, breadth, 19.0 * len(rows),
-                      (low - (room if low < 0 else 0.0), high + room), (len(rows) - 0.5, -0.5))
-        canvas.text(panel.left, canvas.height - 9, style.shorten(title, breadth / 1.12, style.SIZE), size=style.SIZE,
-                    bold=True)
+        panel = Panel(
+            canvas,
+            left + number * (breadth + gap),
+            2,
+            breadth,
+            19.0 * len(rows),
+            (low - (room if low < 0 else 0.0), high + room),
+            (len(rows) - 0.5, -0.5),
+        )
+        canvas.text(
+            panel.left, canvas.height - 9, style.shorten(title, breadth / 1.12, style.SIZE), size=style.SIZE, bold=True
+        )
         for y, (row, stat) in enumerate(zip(rows, values, strict=True)):
             _bar(panel, y, stat, palette.colour(row.variant.method))
         panel.line([(0, -0.5), (0, len(rows) - 0.5)], style.RULE, 0.9)
@@ -163,8 +184,9 @@ def kept(variant: Variant, rows: Sequence[Kept], palette: Palette, span: tuple[f
     for y, row in enumerate(rows):
         panel.line([(row.learned, y), (row.end, y)], colour, 2.2, alpha=0.55)
         canvas.text(THIRD - 2, panel.y(y), change(row.end - row.learned), "right")
-    panel.dots([(row.learned, y) for y, row in enumerate(rows)], colour, markerfacecolor=style.CARD,
-               markeredgewidth=1.4)
+    panel.dots(
+        [(row.learned, y) for y, row in enumerate(rows)], colour, markerfacecolor=style.CARD, markeredgewidth=1.4
+    )
     panel.dots([(row.end, y) for y, row in enumerate(rows)], colour)
     panel.names_left([row.domain for row in rows], range(len(rows)))
     canvas.heading(variant.label, colour)
@@ -185,8 +207,14 @@ def scatter(variants: Sequence[Variant], prices: Sequence[Stat], palette: Palett
     panel.scale("y", 5)
     _scatter_labels(panel, variants, list(zip(x, y, strict=True)))
     for variant, price, value in zip(variants, x, y, strict=True):
-        panel.dots([(price, value)], palette.colour(variant.method), palette.marker(variant.method), 7,
-                   markeredgecolor=style.CARD, markeredgewidth=0.8)
+        panel.dots(
+            [(price, value)],
+            palette.colour(variant.method),
+            palette.marker(variant.method),
+            7,
+            markeredgecolor=style.CARD,
+            markeredgewidth=0.8,
+        )
     canvas.text((panel.left + panel.right) / 2, 6, title, "center", colour=style.MUTED)
     canvas.text(0, canvas.height - 8, "accuracy at the end, %", colour=style.MUTED)
     return canvas.figure

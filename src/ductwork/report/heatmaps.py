@@ -23,8 +23,9 @@ MOST_NUMBERS, MOST_NAMES, MOST_CELLS = 9, 26, 60
 
 
 @styled
-def matrix(values: Matrix, title: str, colour: str | None, span: tuple[float, float], digits: int = 1,
-           clear: bool = False) -> Figure:
+def matrix(
+    values: Matrix, title: str, colour: str | None, span: tuple[float, float], digits: int = 1, clear: bool = False
+) -> Figure:
     """Rows: after learning a domain; columns: tested on a domain; blank where it has not been seen.
 
     ``clear`` shades from transparent, for numbers that are not accuracies.
@@ -56,8 +57,12 @@ def colour_bar(span: tuple[float, float], label: str, clear: bool = False) -> Fi
     """The scale that heat maps share; ``clear`` for transport plans, where nothing is transparent."""
     canvas = Canvas(THIRD, 42)
     panel = Panel(canvas, 8, 16, THIRD - 16, 9, (0, SHADES), (1, 0))
-    _cells(panel, [[span[0] + (span[1] - span[0]) * (i + 0.5) / SHADES for i in range(SHADES)]], span,
-           1.0 if clear else 0.0)
+    _cells(
+        panel,
+        [[span[0] + (span[1] - span[0]) * (i + 0.5) / SHADES for i in range(SHADES)]],
+        span,
+        1.0 if clear else 0.0,
+    )
     ticks = round_numbers(*span, 5)
     panel.names_below([si(v) for v in ticks], [SHADES * (v - span[0]) / (span[1] - span[0]) for v in ticks], 8)
     canvas.text(8, 33, label, colour=style.MUTED)
@@ -115,8 +120,11 @@ def _cells(panel: Panel, values: Values, span: tuple[float, float], strength: fl
     codes = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY]
     for number, corners in sorted(by_shade.items()):
         path = Path((np.array(corners)[:, None] + square).reshape(-1, 2), codes * len(corners))
-        look = {"facecolor": style.STRONG, "alpha": strength * (number + 1) / SHADES} if strength else {
-            "facecolor": _colour(number)}
+        look = (
+            {"facecolor": style.STRONG, "alpha": strength * (number + 1) / SHADES}
+            if strength
+            else {"facecolor": _colour(number)}
+        )
         panel.canvas.add(PathPatch(path, gid=style.CRISP, **look))
 
 
@@ -126,8 +134,14 @@ def _numbers(panel: Panel, values: Values, span: tuple[float, float] | None, dig
         for j, value in enumerate(row):
             if value is None or not math.isfinite(value):
                 continue
-            panel.canvas.text(panel.x(j + 0.5), panel.y(i + 0.5), f"{value:.{digits}f}", "center", size,
-                              style.INK if span is None else _legible(shade(value, span)))
+            panel.canvas.text(
+                panel.x(j + 0.5),
+                panel.y(i + 0.5),
+                f"{value:.{digits}f}",
+                "center",
+                size,
+                style.INK if span is None else _legible(shade(value, span)),
+            )
 
 
 def _legible(number: int) -> str:

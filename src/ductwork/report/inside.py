@@ -38,21 +38,25 @@ def _contribution(context: Context, variant: Variant) -> Block:
         names = dict.fromkeys(name for stage in there for name in stage.after)
         means = {name: stat.mean for name in names if (stat := Stat.of(s.after.get(name) for s in there))}
         stages.append((there[0].domain, means))
-    stages = stages[:heatmaps.MOST_CELLS]
+    stages = stages[: heatmaps.MOST_CELLS]
     colour = context.palette.colour(variant.method)
     wide, narrow = (process.contributions(stages, variant.label, colour, narrow=n) for n in (False, True))
     label = f"{variant.label}, accuracy after each phase. " + "; ".join(
-        f"{domain}: " + ", ".join(f"{name} {value:.1f}" for name, value in after.items()) for domain, after in stages)
-    return Block(f"Accuracy on the domains so far after each phase of a stage; numbers are changes in points. "
-                 f"Order: {in_words(runs[0].result.order)}; {same_order(runs)}.",
-                 pictures=(context.picture(label, wide, narrow),))
+        f"{domain}: " + ", ".join(f"{name} {value:.1f}" for name, value in after.items()) for domain, after in stages
+    )
+    return Block(
+        f"Accuracy on the domains so far after each phase of a stage; numbers are changes in points. "
+        f"Order: {in_words(runs[0].result.order)}; {same_order(runs)}.",
+        pictures=(context.picture(label, wide, narrow),),
+    )
 
 
 def _diagnostics(context: Context) -> Block | None:
     """Similarity and task-vector norm, by domain."""
     kinds: tuple[tuple[str, Callable[[StageRecord], float | None]], ...] = (
         ("Similarity to earlier domains", lambda s: s.similarity),
-        ("Norm of the task vector", lambda s: s.task_vector_norm))
+        ("Norm of the task vector", lambda s: s.task_vector_norm),
+    )
     pictures = []
     for title, value in kinds:
         rows, domains = [], {}
@@ -67,13 +71,15 @@ def _diagnostics(context: Context) -> Block | None:
                 domains.update(dict.fromkeys(means))
         if rows and len(domains) <= heatmaps.MOST_CELLS:
             figure = process.by_domain(rows, list(domains), title, context.palette)
-            label = f"{title}. " + "; ".join(f"{v.label}: " + ", ".join(f"{d} {x:.3g}" for d, x in means.items())
-                                             for v, means in rows)
+            label = f"{title}. " + "; ".join(
+                f"{v.label}: " + ", ".join(f"{d} {x:.3g}" for d, x in means.items()) for v, means in rows
+            )
             pictures.append(context.picture(label, figure))
     if not pictures:
         return None
-    return Block("By domain, when it was learned; colours and markers are those of the methods.",
-                 pictures=tuple(pictures))
+    return Block(
+        "By domain, when it was learned; colours and markers are those of the methods.", pictures=tuple(pictures)
+    )
 
 
 def _transport(context: Context, variant: Variant) -> list[Block]:
@@ -82,18 +88,26 @@ def _transport(context: Context, variant: Variant) -> list[Block]:
     table = tables.transport(results)
     if not table.rows:
         return []
-    pictures = [_triangle(context, results, "Transport cost", lambda cost, _: cost),
-                _triangle(context, results, "Entropy of the plan", lambda _, entropy: entropy)]
+    pictures = [
+        _triangle(context, results, "Transport cost", lambda cost, _: cost),
+        _triangle(context, results, "Entropy of the plan", lambda _, entropy: entropy),
+    ]
     drawn = tuple(picture for picture in pictures if picture is not None)
-    blocks = [Block(f"{variant.label}: rows are the domain being learned, columns the earlier domain whose classifier "
-                    f"rows are carried along; {same_order(runs)}. Each map has its own scale.", pictures=drawn),
-              Block(table=table, folded="Transport in numbers")]
+    blocks = [
+        Block(
+            f"{variant.label}: rows are the domain being learned, columns the earlier domain whose classifier "
+            f"rows are carried along; {same_order(runs)}. Each map has its own scale.",
+            pictures=drawn,
+        ),
+        Block(table=table, folded="Transport in numbers"),
+    ]
     plans = _plans(context, runs[0])
     return [*blocks, plans] if plans is not None else blocks
 
 
-def _triangle(context: Context, results: Sequence[RunResult], title: str,
-              value: Callable[[float, float], float]) -> Picture | None:
+def _triangle(
+    context: Context, results: Sequence[RunResult], title: str, value: Callable[[float, float], float]
+) -> Picture | None:
     found: dict[tuple[str, str], list[float]] = {}
     for result in results:
         for stage in result.stages:
@@ -112,12 +126,15 @@ def _triangle(context: Context, results: Sequence[RunResult], title: str,
 
 
 def _plans(context: Context, run: Run) -> Block | None:
-    found = [(stage.domain, earlier, record) for stage in run.result.stages
-             for earlier, record in stage.transport.items()
-             if record.plan and record.plan[0] and max(len(record.plan), len(record.plan[0])) <= MOST_CLASSES]
+    found = [
+        (stage.domain, earlier, record)
+        for stage in run.result.stages
+        for earlier, record in stage.transport.items()
+        if record.plan and record.plan[0] and max(len(record.plan), len(record.plan[0])) <= MOST_CLASSES
+    ]
     if not found:
         return None
-    shown = found[-min(MOST_PLANS, context.panels // 2):]
+    shown = found[-min(MOST_PLANS, context.panels // 2) :]
     pictures = []
     for learned, earlier, record in shown:
         plan = record.plan or []
@@ -125,20 +142,26 @@ def _plans(context: Context, run: Run) -> Block | None:
         targets = record.to_classes or [str(i + 1) for i in range(len(plan[0]))]
         if len(sources) != len(plan) or any(len(row) != len(targets) for row in plan):
             continue
-        same = [_own_share(row, targets.index(name)) for row, name in zip(plan, sources, strict=True)
-                if name in targets]
+        same = [
+            _own_share(row, targets.index(name)) for row, name in zip(plan, sources, strict=True) if name in targets
+        ]
         share = f"; on average {100 * math.fsum(same) / len(same):.0f} % stays in the class" if same else ""
-        pictures.append(context.picture(
-            f"Transport plan between the classes of {learned} and {earlier}, {len(sources)} by {len(targets)}{share}",
-            heatmaps.plan(plan, sources, targets,
-                          f"{style.shorten(learned, 105)} → {style.shorten(earlier, 105)}")))
+        pictures.append(
+            context.picture(
+                f"Transport plan, classes of {learned} and {earlier}, {len(sources)} by {len(targets)}{share}",
+                heatmaps.plan(plan, sources, targets, f"{style.shorten(learned, 105)} → {style.shorten(earlier, 105)}"),
+            )
+        )
     if not pictures:
         return None
     bar = heatmaps.colour_bar((0.0, 1.0), "share of the row's mass", clear=True)
     pictures.append(context.picture("Colour scale", bar))
     more = f" The last {len(shown)} of {how_many(len(found), 'plan')}." if len(shown) < len(found) else ""
-    return Block("Transport plans between class names; shares under 1 % are left out. Order: "
-                 f"{in_words(run.result.order)}, seed {run.result.seed}.{more}", pictures=tuple(pictures))
+    return Block(
+        "Transport plans between class names; shares under 1 % are left out. Order: "
+        f"{in_words(run.result.order)}, seed {run.result.seed}.{more}",
+        pictures=tuple(pictures),
+    )
 
 
 def _own_share(row: Sequence[float], position: int) -> float:
@@ -155,16 +178,25 @@ def time(context: Context) -> Section | None:
         timed.sort(key=lambda pair: -sum(pair[1].values()))
         wide, narrow = (process.phase_times(timed, narrow=n) for n in (False, True))
         label = "Time by phase. " + "; ".join(f"{v.label} {process.clock(sum(s.values()))}" for v, s in timed)
-        blocks.append(Block(("Mean over runs." if any(len(v.shown) > 1 for v in lines) else "")
-                            + context.left_out(lines), pictures=(context.picture(label, wide, narrow),)))
+        blocks.append(
+            Block(
+                ("Mean over runs." if any(len(v.shown) > 1 for v in lines) else "") + context.left_out(lines),
+                pictures=(context.picture(label, wide, narrow),),
+            )
+        )
     trained = [picture for v in context.multiples if (picture := _training(context, v)) is not None]
     if trained:
         blocks.append(Block("Training loss, epoch by epoch, of one run of each method.", pictures=tuple(trained)))
     if lines:
         stages = tables.stage_seconds(lines, context.group.order, context.group.one_order)
         blocks.append(Block(table=stages, folded="Seconds of each stage"))
-        blocks.append(Block(table=tables.work(lines), folded="Work of a run: images through the network, bytes",
-                            caption="Sums over all stages; mean over runs."))
+        blocks.append(
+            Block(
+                table=tables.work(lines),
+                folded="Work of a run: images through the network, bytes",
+                caption="Sums over all stages; mean over runs.",
+            )
+        )
     return Section("time", "Where the time goes", "", tuple(blocks)) if blocks else None
 
 

@@ -32,8 +32,9 @@ def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list
     return placed
 
 
-def place(points: Sequence[tuple[float, float]], sizes: Sequence[tuple[float, float]], frame: Box,
-          away: float = 7.0) -> list[tuple[float, float]]:
+def place(
+    points: Sequence[tuple[float, float]], sizes: Sequence[tuple[float, float]], frame: Box, away: float = 7.0
+) -> list[tuple[float, float]]:
     """Lower left corners for labels of ``sizes`` beside ``points``: none on another, on a point or off the frame.
 
     The label tries the sides of its point, then rings further out; the caller draws a leader where it is far.
@@ -57,9 +58,16 @@ def place(points: Sequence[tuple[float, float]], sizes: Sequence[tuple[float, fl
 
 def _around(x: float, y: float, width: float, height: float, away: float) -> list[tuple[float, float]]:
     side = away * 0.7
-    return [(x + away, y - height / 2), (x - away - width, y - height / 2), (x - width / 2, y + away),
-            (x - width / 2, y - away - height), (x + side, y + side), (x - side - width, y + side),
-            (x + side, y - side - height), (x - side - width, y - side - height)]
+    return [
+        (x + away, y - height / 2),
+        (x - away - width, y - height / 2),
+        (x - width / 2, y + away),
+        (x - width / 2, y - away - height),
+        (x + side, y + side),
+        (x - side - width, y + side),
+        (x + side, y - side - height),
+        (x - side - width, y - side - height),
+    ]
 
 
 def _inside(box: Box, frame: Box) -> bool:

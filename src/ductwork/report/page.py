@@ -41,8 +41,13 @@ def render(found: Scan) -> str:
 def _environment() -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    environment = Environment(loader=PackageLoader("ductwork.report", "templates"), autoescape=True,
-                              undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(
+        loader=PackageLoader("ductwork.report", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     # HTML knows no control characters, and a name from a folder may hold one.
     environment.finalize = lambda value: style.clean(value) if type(value) is str else value
     return environment

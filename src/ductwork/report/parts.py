@@ -37,8 +37,16 @@ def _label_class() -> type[Text]:
             x, y = self.get_transform().transform(self.get_unitless_position())
             context = renderer.new_gc()
             context.set_foreground(self.get_color())
-            renderer.draw_text(context, x, renderer.height - y, self.get_text(), self.get_fontproperties(),
-                               self.get_rotation(), ismath=False, mtext=self)
+            renderer.draw_text(
+                context,
+                x,
+                renderer.height - y,
+                self.get_text(),
+                self.get_fontproperties(),
+                self.get_rotation(),
+                ismath=False,
+                mtext=self,
+            )
             context.restore()
 
     return Label
@@ -82,14 +90,34 @@ class Canvas:
     def box(self, x: float, y: float, width: float, height: float, colour: str, **look: Any) -> None:
         self.area([(x, y), (x + width, y), (x + width, y + height), (x, y + height)], colour, **look)
 
-    def text(self, x: float, y: float, text: str, align: Align = "left", size: float = style.SMALL,
-             colour: str = style.INK, bold: bool = False, rotation: float = 0.0) -> None:
+    def text(
+        self,
+        x: float,
+        y: float,
+        text: str,
+        align: Align = "left",
+        size: float = style.SMALL,
+        colour: str = style.INK,
+        bold: bool = False,
+        rotation: float = 0.0,
+    ) -> None:
         """Text whose small letters and digits are centred on ``y``."""
         # A baseline is the same for every text; the middle of its box would depend on its letters.
         angle, drop = math.radians(rotation), 0.36 * size
-        self.add(_label_class()(x + drop * math.sin(angle), y - drop * math.cos(angle), text, size=size, color=colour,
-                                horizontalalignment=align, verticalalignment="baseline", rotation=rotation,
-                                rotation_mode="anchor", fontweight="bold" if bold else "normal"))
+        self.add(
+            _label_class()(
+                x + drop * math.sin(angle),
+                y - drop * math.cos(angle),
+                text,
+                size=size,
+                color=colour,
+                horizontalalignment=align,
+                verticalalignment="baseline",
+                rotation=rotation,
+                rotation_mode="anchor",
+                fontweight="bold" if bold else "normal",
+            )
+        )
 
     def heading(self, text: str, colour: str | None = None, note: str = "") -> None:
         """The title: a square in the method's colour, its name, and a quiet remark."""
@@ -114,8 +142,17 @@ class Canvas:
 class Panel:
     """A rectangle of a canvas with scales: maps data to points."""
 
-    def __init__(self, canvas: Canvas, left: float, bottom: float, width: float, height: float,
-                 xs: tuple[float, float], ys: tuple[float, float], log: bool = False) -> None:
+    def __init__(
+        self,
+        canvas: Canvas,
+        left: float,
+        bottom: float,
+        width: float,
+        height: float,
+        xs: tuple[float, float],
+        ys: tuple[float, float],
+        log: bool = False,
+    ) -> None:
         self.canvas = canvas
         self.left, self.bottom, self.right, self.top = left, bottom, left + width, bottom + height
         self.xs, self.ys, self.log = xs, ys, log
@@ -136,8 +173,9 @@ class Panel:
     def line(self, pairs: Sequence[tuple[float, float]], colour: str, width: float = 1.0, **look: Any) -> None:
         self.canvas.line(*self.points(pairs), colour, width, **look)
 
-    def dots(self, pairs: Sequence[tuple[float, float]], colour: str, marker: str = "o", size: float = 6.0,
-             **look: Any) -> None:
+    def dots(
+        self, pairs: Sequence[tuple[float, float]], colour: str, marker: str = "o", size: float = 6.0, **look: Any
+    ) -> None:
         self.canvas.line(*self.points(pairs), colour, marker=marker, markersize=size, linestyle="", **look)
 
     def names_left(self, names: Sequence[str], at: Sequence[float], colour: str = style.MUTED) -> None:
@@ -151,8 +189,14 @@ class Panel:
 
     def names_top(self, names: Sequence[str], at: Sequence[float], rotation: Literal[0, 45, 90] = 0) -> None:
         for name, x in zip(names, at, strict=True):
-            self.canvas.text(self.x(x), self.top + (8 if not rotation else 5), name,
-                             "center" if not rotation else "left", colour=style.MUTED, rotation=rotation)
+            self.canvas.text(
+                self.x(x),
+                self.top + (8 if not rotation else 5),
+                name,
+                "center" if not rotation else "left",
+                colour=style.MUTED,
+                rotation=rotation,
+            )
 
     def scale(self, axis: Literal["x", "y"], steps: int = 5) -> None:
         """A grid at round numbers, with the numbers beside it."""
@@ -170,7 +214,7 @@ def round_numbers(low: float, high: float, steps: int, log: bool = False) -> lis
     low, high = min(low, high), max(low, high)
     if log:
         powers = range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)
-        found = [float(10**p) for p in powers][::max(1, len(powers) // steps)]
+        found = [float(10**p) for p in powers][:: max(1, len(powers) // steps)]
         return found if len(found) > 1 else [low * 1.1, high / 1.1]
     raw = (high - low) / max(steps, 1)
     size = 10 ** math.floor(math.log10(raw))

@@ -19,21 +19,26 @@ if TYPE_CHECKING:
 
 
 @styled
-def contributions(stages: Sequence[tuple[str, Mapping[str, float]]], title: str, colour: str,
-                  narrow: bool = False) -> Figure:
+def contributions(
+    stages: Sequence[tuple[str, Mapping[str, float]]], title: str, colour: str, narrow: bool = False
+) -> Figure:
     """Accuracy after each phase of each stage, joined; numbers say how much a phase changed."""
     canvas = Canvas(NARROW, 230.0) if narrow else Canvas(WIDE, 250.0)
     phases = list(dict.fromkeys(phase for _, after in stages for phase in after))
     colours = style.phase_colours(phases)
     values = [v for _, after in stages for v in after.values() if math.isfinite(v)] or [0.0, 100.0]
     pad = max((max(values) - min(values)) * 0.14, 0.5)
-    panel = Panel(canvas, 32, 20, canvas.width - 38, canvas.height - 66, (0, len(stages)),
-                  (min(values) - pad, max(values) + pad))
+    panel = Panel(
+        canvas, 32, 20, canvas.width - 38, canvas.height - 66, (0, len(stages)), (min(values) - pad, max(values) + pad)
+    )
     panel.scale("y", 5)
     slot = panel.x(1) - panel.x(0)
     for number, (_, after) in enumerate(stages):
-        known = [(number + (i + 1) / (len(phases) + 1), after[name], colours[name])
-                 for i, name in enumerate(phases) if math.isfinite(after.get(name, math.nan))]
+        known = [
+            (number + (i + 1) / (len(phases) + 1), after[name], colours[name])
+            for i, name in enumerate(phases)
+            if math.isfinite(after.get(name, math.nan))
+        ]
         panel.line([(x, value) for x, value, _ in known], style.RULE, 1.2)
         for x, value, shade in known:
             panel.dots([(x, value)], shade, size=7, markeredgecolor=style.INK, markeredgewidth=0.8)
@@ -48,8 +53,9 @@ def contributions(stages: Sequence[tuple[str, Mapping[str, float]]], title: str,
 
 def _changes(panel: Panel, points: Sequence[tuple[float, float]]) -> None:
     for (_, before), (x, value) in pairwise(points):
-        panel.canvas.text(panel.x(x), panel.y(value) + (10 if value >= before else -10),
-                          change(value - before), "center", 7.5)
+        panel.canvas.text(
+            panel.x(x), panel.y(value) + (10 if value >= before else -10), change(value - before), "center", 7.5
+        )
 
 
 @styled
@@ -85,14 +91,20 @@ def training(losses: Sequence[EpochRecord], title: str, colour: str) -> Figure:
         lines.setdefault((record.stage, record.phase), []).append((position + 1.0, record.loss or 0.0))
     heights = [loss for points in lines.values() for _, loss in points]
     canvas = Canvas(THIRD, 160)
-    panel = Panel(canvas, 30, 20, THIRD - 36, 116, (0.5, len(losses) + 0.5),
-                  (min(0.0, *heights), max(*heights, 1e-9) * 1.05))
+    panel = Panel(
+        canvas, 30, 20, THIRD - 36, 116, (0.5, len(losses) + 0.5), (min(0.0, *heights), max(*heights, 1e-9) * 1.05)
+    )
     panel.scale("y", 4)
     phases = list(dict.fromkeys(phase for _, phase in lines))
     for (_, phase), points in lines.items():
         number = phases.index(phase)
-        panel.line(points, colour if number == 0 else style.MUTED, 1.6, marker="o" if len(points) == 1 else "",
-                   linestyle="-" if number < 2 else ":")
+        panel.line(
+            points,
+            colour if number == 0 else style.MUTED,
+            1.6,
+            marker="o" if len(points) == 1 else "",
+            linestyle="-" if number < 2 else ":",
+        )
     edges = [*borders.values(), len(losses)]
     canvas.lines([[(panel.x(e + 0.5), panel.bottom), (panel.x(e + 0.5), panel.top)] for e in edges[1:-1]], style.GRID)
     every = max(1, len(borders) // 10)
@@ -103,18 +115,30 @@ def training(losses: Sequence[EpochRecord], title: str, colour: str) -> Figure:
 
 
 @styled
-def by_domain(rows: Sequence[tuple[Variant, Mapping[str, float]]], domains: Sequence[str], title: str,
-              palette: Palette) -> Figure:
+def by_domain(
+    rows: Sequence[tuple[Variant, Mapping[str, float]]], domains: Sequence[str], title: str, palette: Palette
+) -> Figure:
     """A number for each domain and method, as dots on rows of domains."""
     left = min(max(style.text_width(name) for name in domains) + 8, 92.0)
     values = [v for _, found in rows for v in found.values()]
     canvas = Canvas(THIRD, 16.0 * len(domains) + 42)
-    panel = Panel(canvas, left, 18, THIRD - left - 12, 16.0 * len(domains),
-                  (min(0.0, *values), max(0.0, *values) * 1.05 or 1.0), (len(domains) - 0.5, -0.5))
+    panel = Panel(
+        canvas,
+        left,
+        18,
+        THIRD - left - 12,
+        16.0 * len(domains),
+        (min(0.0, *values), max(0.0, *values) * 1.05 or 1.0),
+        (len(domains) - 0.5, -0.5),
+    )
     panel.scale("x", 4)
     for variant, found in rows:
-        panel.dots([(found[name], y) for y, name in enumerate(domains) if name in found],
-                   palette.colour(variant.method), palette.marker(variant.method), markeredgecolor=style.CARD)
+        panel.dots(
+            [(found[name], y) for y, name in enumerate(domains) if name in found],
+            palette.colour(variant.method),
+            palette.marker(variant.method),
+            markeredgecolor=style.CARD,
+        )
     panel.names_left(domains, range(len(domains)))
     canvas.heading(title)
     return canvas.figure

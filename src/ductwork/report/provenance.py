@@ -18,11 +18,20 @@ def provenance(runs: Sequence[Run]) -> tuple[Provenance, ...]:
 def _one(run: Run) -> Provenance:
     result = run.result
     title = f"{result.method} ({result.recipe}) on {result.stream}, seed {result.seed}, {in_words(result.order)}"
-    facts = [("folder", run.folder.as_posix()), ("status", run.progress), *_reason(result),
-             ("order", in_words(result.order)), ("seed", str(result.seed)), ("recipe", result.recipe),
-             ("backbone", result.backbone.name), ("backbone sha256", result.backbone.sha256),
-             ("data fingerprint", result.data.fingerprint), ("precision", result.precision),
-             ("device", result.device), *_sizes(result)]
+    facts = [
+        ("folder", run.folder.as_posix()),
+        ("status", run.progress),
+        *_reason(result),
+        ("order", in_words(result.order)),
+        ("seed", str(result.seed)),
+        ("recipe", result.recipe),
+        ("backbone", result.backbone.name),
+        ("backbone sha256", result.backbone.sha256),
+        ("data fingerprint", result.data.fingerprint),
+        ("precision", result.precision),
+        ("device", result.device),
+        *_sizes(result),
+    ]
     facts += [(f"setting {key}", _text(value)) for key, value in sorted(result.params.items())]
     facts += [(f"version of {key}", value) for key, value in sorted(result.versions.items())]
     # Fields that this version does not know are shown, not dropped.
@@ -35,10 +44,12 @@ def _reason(result: RunResult) -> list[tuple[str, str]]:
 
 
 def _sizes(result: RunResult) -> list[tuple[str, str]]:
-    sizes = (("classes", whole(result.data.classes), result.data.classes),
-             ("backbone parameters", whole(result.backbone.parameters), result.backbone.parameters),
-             ("trainable parameters", whole(result.price.trainable_parameters), result.price.parameters),
-             ("peak memory", byte_count(result.peak_memory_bytes), result.peak_memory_bytes))
+    sizes = (
+        ("classes", whole(result.data.classes), result.data.classes),
+        ("backbone parameters", whole(result.backbone.parameters), result.backbone.parameters),
+        ("trainable parameters", whole(result.price.trainable_parameters), result.price.parameters),
+        ("peak memory", byte_count(result.peak_memory_bytes), result.peak_memory_bytes),
+    )
     return [(name, text) for name, text, known in sizes if known]
 
 

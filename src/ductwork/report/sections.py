@@ -23,17 +23,24 @@ def report(found: Scan) -> Page:
     drawn = grouped[:MOST_CHAPTERS]
     panels = max(3, min(12, MOST_PANELS // len(drawn)))
     chapters = [_chapter(Context(group, palette, f"g{i}f", panels), i, SECTIONS) for i, group in enumerate(drawn)]
-    chapters += [_chapter(Context(group, palette, f"g{i}f", panels), i, (headline,))
-                 for i, group in enumerate(grouped[MOST_CHAPTERS:], MOST_CHAPTERS)]
+    chapters += [
+        _chapter(Context(group, palette, f"g{i}f", panels), i, (headline,))
+        for i, group in enumerate(grouped[MOST_CHAPTERS:], MOST_CHAPTERS)
+    ]
     warnings = found.warnings
     if len(grouped) > MOST_CHAPTERS:
         warnings += (f"Figures are drawn for the {MOST_CHAPTERS} streams with most runs; the others have their table.",)
     return Page(
-        title=_title(grouped), summary=_summary(found.runs, grouped), warnings=warnings,
-        unfinished=tuple((run.folder.as_posix(), run.progress, run.result.reason or "")
-                         for run in found.runs if not run.done),
-        chapters=tuple(chapters), provenance=provenance(found.runs),
-        swatches={run.result.method: palette.css(run.result.method) for run in found.runs})
+        title=_title(grouped),
+        summary=_summary(found.runs, grouped),
+        warnings=warnings,
+        unfinished=tuple(
+            (run.folder.as_posix(), run.progress, run.result.reason or "") for run in found.runs if not run.done
+        ),
+        chapters=tuple(chapters),
+        provenance=provenance(found.runs),
+        swatches={run.result.method: palette.css(run.result.method) for run in found.runs},
+    )
 
 
 def headline(context: Context) -> Section:
@@ -44,8 +51,9 @@ def headline(context: Context) -> Section:
     if several:
         caption += " Mean ± population standard deviation over orders and seeds."
     if any(reading.verdict(v)[0] for v in group.variants):
-        caption += (f" A method “keeps” when it forgot at most {reading.KEEPS:g} points and “forgets” from"
-                    f" {reading.FORGETS:g}.")
+        caption += (
+            f" A method “keeps” when it forgot at most {reading.KEEPS:g} points and “forgets” from {reading.FORGETS:g}."
+        )
     return Section("methods", "Methods", "", (Block(caption.strip(), table=tables.headline(group)),))
 
 
@@ -60,38 +68,59 @@ def curves(context: Context) -> Section | None:
     band = " Bands are one standard deviation over orders and seeds." if any(len(v.shown) > 1 for v in shown) else ""
     gap = " In brackets: the lead over the runner-up." if len(shown) > 1 else ""
     order = f" Order: {in_words(context.group.order)}." if context.group.one_order else ""
-    return Section("curves", "Accuracy as domains come in",
-                   "Each point is the share of right answers on the test images of all domains learned so far.",
-                   (Block((band + gap + order + context.left_out(shown)).strip(),
-                          pictures=(context.picture(label, wide, narrow),)),))
+    return Section(
+        "curves",
+        "Accuracy as domains come in",
+        "Each point is the share of right answers on the test images of all domains learned so far.",
+        (
+            Block(
+                (band + gap + order + context.left_out(shown)).strip(), pictures=(context.picture(label, wide, narrow),)
+            ),
+        ),
+    )
 
 
 def matrices(context: Context) -> Section | None:
     """One accuracy matrix for each method, all in one order and on one scale."""
     shown = context.multiples
     made = [(v, v.of_order(context.group.order), v.matrix(context.group.order)) for v in shown]
-    made = [(v, runs, m) for v, runs, m in made
-            if m.rows and m.columns and max(len(m.rows), len(m.columns)) <= heatmaps.MOST_CELLS]
+    made = [
+        (v, runs, m)
+        for v, runs, m in made
+        if m.rows and m.columns and max(len(m.rows), len(m.columns)) <= heatmaps.MOST_CELLS
+    ]
     if not made:
         return None
     every = [v for _, _, m in made for row in m.values for v in row if v is not None]
     span = (math.floor(min(every) / 10) * 10.0, 100.0) if every else (0.0, 100.0)
-    pictures = [context.picture(_matrix_label(v.label, m.rows[-1], m.columns, m.values[-1]),
-                                heatmaps.matrix(m, v.label, context.palette.colour(v.method), span))
-                for v, _, m in made]
+    pictures = [
+        context.picture(
+            _matrix_label(v.label, m.rows[-1], m.columns, m.values[-1]),
+            heatmaps.matrix(m, v.label, context.palette.colour(v.method), span),
+        )
+        for v, _, m in made
+    ]
     pictures.append(context.picture("Colour scale", heatmaps.colour_bar(span, "accuracy, %")))
     counts = {same_order(runs) for _, runs, _ in made}
-    caption = (f"Order: {in_words(context.group.order)}. Each matrix is "
-               f"{counts.pop() if len(counts) == 1 else 'the mean of the runs of each method'} in this order.")
-    other = [f"{v.label} ({in_words(runs[0].result.order)})" for v, runs, _ in made
-             if tuple(runs[0].result.order) != context.group.order]
+    caption = (
+        f"Order: {in_words(context.group.order)}. Each matrix is "
+        f"{counts.pop() if len(counts) == 1 else 'the mean of the runs of each method'} in this order."
+    )
+    other = [
+        f"{v.label} ({in_words(runs[0].result.order)})"
+        for v, runs, _ in made
+        if tuple(runs[0].result.order) != context.group.order
+    ]
     if other:
         caption += f" Not run in this order, and shown in another: {'; '.join(other)}."
     if not context.group.one_order:
         caption += " Runs in other orders have other rows and are not mixed in."
-    return Section("matrix", "What is known after each domain",
-                   "Read a column downwards: numbers that fall are forgetting. Rows are stages, columns test domains.",
-                   (Block(caption + context.left_out(shown), pictures=tuple(pictures)),))
+    return Section(
+        "matrix",
+        "What is known after each domain",
+        "Read a column downwards: numbers that fall are forgetting. Rows are stages, columns test domains.",
+        (Block(caption + context.left_out(shown), pictures=tuple(pictures)),),
+    )
 
 
 def forgetting(context: Context) -> Section | None:
@@ -102,22 +131,31 @@ def forgetting(context: Context) -> Section | None:
         bars = [figures.Bar(v, (v.last, v.forgetting)) for v in finished]
         titles = ("At the end, %", "Forgotten, points")
         label = "Bars: " + "; ".join(
-            f"{v.label} ends at {_one(v.last)} % and forgot {_one(v.forgetting)} points" for v in finished)
+            f"{v.label} ends at {_one(v.last)} % and forgot {_one(v.forgetting)} points" for v in finished
+        )
         wide, narrow = (figures.bars(bars, titles, context.palette, narrow=n) for n in (False, True))
-        caption = ("Left: accuracy on all domains after the last one. Right: forgetting. A good method has a long bar "
-                   "on the left and a short one on the right." + context.left_out(context.lines))
+        caption = (
+            "Left: accuracy on all domains after the last one. Right: forgetting. A good method has a long bar "
+            "on the left and a short one on the right." + context.left_out(context.lines)
+        )
         blocks.append(Block(caption, pictures=(context.picture(label, wide, narrow),)))
     kept = [(v, rows) for v in context.multiples if 0 < len(rows := v.kept()) <= heatmaps.MOST_CELLS]
     if kept:
         ends = [x for _, rows in kept for row in rows for x in (row.learned, row.end)]
         pad = max((max(ends) - min(ends)) * 0.04, 1.0)
         span = (max(min(ends) - pad, -2.0), min(max(ends) + pad, 102.0))
-        pictures = tuple(context.picture(
-            f"{v.label}, accuracy when learned and at the end: "
-            + "; ".join(f"{r.domain} {r.learned:.1f} to {r.end:.1f}" for r in rows),
-            figures.kept(v, rows, context.palette, span)) for v, rows in kept)
-        caption = ("Ring: accuracy on a domain when it was learned (or first tested), %. Disc: after the last domain. "
-                   "Number: the change. Means over all orders and seeds.")
+        pictures = tuple(
+            context.picture(
+                f"{v.label}, accuracy when learned and at the end: "
+                + "; ".join(f"{r.domain} {r.learned:.1f} to {r.end:.1f}" for r in rows),
+                figures.kept(v, rows, context.palette, span),
+            )
+            for v, rows in kept
+        )
+        caption = (
+            "Ring: accuracy on a domain when it was learned (or first tested), %. Disc: after the last domain. "
+            "Number: the change. Means over all orders and seeds."
+        )
         blocks.append(Block(caption, pictures=pictures))
     if not blocks:
         return None
@@ -129,10 +167,12 @@ def price(context: Context) -> Section | None:
     finished = [v for v in context.lines if v.last is not None]
     if len(finished) < 2:
         return None
-    axes = (("parameters", "parameters", lambda r: r.price.parameters or None),
-            ("kept state", "kept state, bytes", lambda r: r.price.state_bytes or None),
-            ("backbone passes an image", "backbone passes an image", lambda r: r.price.inference_passes),
-            ("seconds of a run", "seconds of a run", lambda r: r.seconds or None))
+    axes = (
+        ("parameters", "parameters", lambda r: r.price.parameters or None),
+        ("kept state", "kept state, bytes", lambda r: r.price.state_bytes or None),
+        ("backbone passes an image", "backbone passes an image", lambda r: r.price.inference_passes),
+        ("seconds of a run", "seconds of a run", lambda r: r.seconds or None),
+    )
     pictures = []
     for name, title, value in axes:
         priced = [(v, stat) for v in finished if (stat := v.stat(value)) is not None]
@@ -140,12 +180,17 @@ def price(context: Context) -> Section | None:
             continue
         figure = figures.scatter([v for v, _ in priced], [s for _, s in priced], context.palette, title)
         label = f"Accuracy at the end against {name}: " + "; ".join(
-            f"{v.label} {_one(v.last)} % for {parts.si(s.mean)}" for v, s in priced)
+            f"{v.label} {_one(v.last)} % for {parts.si(s.mean)}" for v, s in priced
+        )
         pictures.append(context.picture(label, figure))
     if not pictures:
         return None
-    return Section("price", "What accuracy costs", "Up is better, left is cheaper.",
-                   (Block(context.left_out(context.lines).strip(), pictures=tuple(pictures)),))
+    return Section(
+        "price",
+        "What accuracy costs",
+        "Up is better, left is cheaper.",
+        (Block(context.left_out(context.lines).strip(), pictures=tuple(pictures)),),
+    )
 
 
 Builder = Callable[[Context], Section | None]
@@ -164,8 +209,10 @@ def _notes(group: Group) -> tuple[str, ...]:
     prints = {run.result.data.fingerprint for run in group.runs}
     if len(prints) > 1:
         notes.append(f"The runs were made on {len(prints)} different splits or versions of the data.")
-    for name, values in (("devices", {run.result.device for run in group.runs}),
-                         ("precisions", {run.result.precision for run in group.runs})):
+    for name, values in (
+        ("devices", {run.result.device for run in group.runs}),
+        ("precisions", {run.result.precision for run in group.runs}),
+    ):
         if len(values) > 1:
             notes.append(f"The runs used different {name} ({', '.join(sorted(values))}): compare times with care.")
     seen: dict[tuple[object, ...], int] = {}
@@ -175,8 +222,9 @@ def _notes(group: Group) -> tuple[str, ...]:
             seen[key] = seen.get(key, 0) + 1
     doubled = sum(count - 1 for count in seen.values())
     if doubled:
-        notes.append(f"{how_many(doubled, 'run')} repeat the method, order and seed of another and "
-                     "count again in the means.")
+        notes.append(
+            f"{how_many(doubled, 'run')} repeat the method, order and seed of another and count again in the means."
+        )
     return tuple(notes)
 
 

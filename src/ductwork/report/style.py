@@ -37,28 +37,77 @@ SIZE, SMALL = 9.0, 8.0
 
 # Name, light, dark. Okabe and Ito's colours first, Tol's after them; DUCT, fine-tuning and class means have fixed ones.
 _SERIES = (
-    ("#0072b2", "#4da9e8"), ("#d55e00", "#ff8b4d"), ("#76797f", "#a9adb5"), ("#009e73", "#30c79b"),
-    ("#cc79a7", "#e69fc6"), ("#8a6a1c", "#cba553"), ("#e69f00", "#f3bb41"), ("#56b4e9", "#92d2f8"),
-    ("#332288", "#a196f2"), ("#882255", "#dc759f"), ("#44aa99", "#71d7c7"), ("#999933", "#cbcb62"),
-    ("#117733", "#5fbf7d"), ("#aa4499", "#d987cb"), ("#661100", "#d08a78"), ("#c4ac3c", "#e6d47f"),
+    ("#0072b2", "#4da9e8"),
+    ("#d55e00", "#ff8b4d"),
+    ("#76797f", "#a9adb5"),
+    ("#009e73", "#30c79b"),
+    ("#cc79a7", "#e69fc6"),
+    ("#8a6a1c", "#cba553"),
+    ("#e69f00", "#f3bb41"),
+    ("#56b4e9", "#92d2f8"),
+    ("#332288", "#a196f2"),
+    ("#882255", "#dc759f"),
+    ("#44aa99", "#71d7c7"),
+    ("#999933", "#cbcb62"),
+    ("#117733", "#5fbf7d"),
+    ("#aa4499", "#d987cb"),
+    ("#661100", "#d08a78"),
+    ("#c4ac3c", "#e6d47f"),
 )
 _MARKERS = "osD^vPX<>phd8Hos"
-_KNOWN = ("duct", "finetune", "simplecil", "replay", "icarl", "memo", "l2p", "dualprompt", "codaprompt",
-          "siprompt", "ease", "ranpac", "joint")
+_KNOWN = (
+    "duct",
+    "finetune",
+    "simplecil",
+    "replay",
+    "icarl",
+    "memo",
+    "l2p",
+    "dualprompt",
+    "codaprompt",
+    "siprompt",
+    "ease",
+    "ranpac",
+    "joint",
+)
 _ALIASES = {"coda": "codaprompt", "sprompt": "siprompt", "sprompts": "siprompt", "upperbound": "joint"}
-PHASES: Mapping[str, str] = {"centers": "#77aadd", "finetune": "#ee8866", "merge": "#44bb99", "retrain": "#e3cf6e",
-                             "transport": "#ff9fb2", "evaluate": "#a9a93a", "checkpoint": "#93d4f5",
-                             "other": "#b4b7bd"}
+PHASES: Mapping[str, str] = {
+    "centers": "#77aadd",
+    "finetune": "#ee8866",
+    "merge": "#44bb99",
+    "retrain": "#e3cf6e",
+    "transport": "#ff9fb2",
+    "evaluate": "#a9a93a",
+    "checkpoint": "#93d4f5",
+    "other": "#b4b7bd",
+}
 _MORE_PHASES = ("#c3a6dd", "#8fbf8f", "#d8a47f", "#8fa3bf")
 _BREAKS, _NOT_XML = frozenset("\t\n\v\f\r\x85\u2028\u2029"), frozenset(("Cc", "Cs"))
-_THEME = {INK: ("ink", "#e8eaee"), MUTED: ("muted", "#a3a9b5"), RULE: ("rule", "#4a505c"), GRID: ("grid", "#2c3038"),
-          CARD: ("card", "#191c21"), FAINT: ("faint", "#242830")}
+_THEME = {
+    INK: ("ink", "#e8eaee"),
+    MUTED: ("muted", "#a3a9b5"),
+    RULE: ("rule", "#4a505c"),
+    GRID: ("grid", "#2c3038"),
+    CARD: ("card", "#191c21"),
+    FAINT: ("faint", "#242830"),
+}
 
 RC: Any = {
-    "svg.fonttype": "none", "svg.hashsalt": "ductwork", "text.parse_math": False, "path.simplify": True,
-    "font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans"], "font.size": SIZE, "text.color": INK,
-    "axes.facecolor": "none", "figure.facecolor": "none", "savefig.facecolor": "none", "lines.linewidth": 1.8,
-    "lines.markersize": 5.0, "lines.solid_capstyle": "round", "patch.linewidth": 0.0,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "ductwork",
+    "text.parse_math": False,
+    "path.simplify": True,
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": SIZE,
+    "text.color": INK,
+    "axes.facecolor": "none",
+    "figure.facecolor": "none",
+    "savefig.facecolor": "none",
+    "lines.linewidth": 1.8,
+    "lines.markersize": 5.0,
+    "lines.solid_capstyle": "round",
+    "patch.linewidth": 0.0,
 }
 
 
@@ -94,8 +143,10 @@ def css_variables() -> tuple[str, str]:
     theme = [(name, light, dark) for light, (name, dark) in _THEME.items()]
     series = [(f"s{i}", light, dark) for i, (light, dark) in enumerate(_SERIES)]
     every = [*theme, *series]
-    return ("".join(f"--{name}:{light};" for name, light, _ in every),
-            "".join(f"--{name}:{dark};" for name, _, dark in every))
+    return (
+        "".join(f"--{name}:{light};" for name, light, _ in every),
+        "".join(f"--{name}:{dark};" for name, _, dark in every),
+    )
 
 
 @contextmanager
@@ -166,7 +217,7 @@ def svg(figure: Figure, prefix: str, label: str) -> str:
     with house():
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     text = buffer.getvalue().decode("utf-8")
-    text = text[text.index("<svg"):]
+    text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->|<style.*?</style>", "", text, flags=re.S)
     head, body = text.split(">", 1)
     box = re.search(r'viewBox="0 0 (\S+) (\S+)"', head)
@@ -176,8 +227,10 @@ def svg(figure: Figure, prefix: str, label: str) -> str:
     body = re.sub(r"<[^<>]*>", lambda tag: _lean(tag.group(), prefix, used), body)
     body = re.sub(r"\s*\n\s*", "\n", body.replace("<g/>", ""))
     width, height = float(box[1]), float(box[2])
-    return (f'<svg role="img" aria-label="{escape(clean(label), quote=True)}" viewBox="0 0 {width:g} {height:g}" '
-            f'style="max-width:{width * 4 / 3:.0f}px">{body.strip()}')
+    return (
+        f'<svg role="img" aria-label="{escape(clean(label), quote=True)}" viewBox="0 0 {width:g} {height:g}" '
+        f'style="max-width:{width * 4 / 3:.0f}px">{body.strip()}'
+    )
 
 
 def _lean(tag: str, prefix: str, used: set[str]) -> str:
@@ -197,4 +250,5 @@ def _key(method: str) -> str:
 
 
 _VARIABLES = {light: f"var(--{name})" for light, (name, _) in _THEME.items()} | {
-    light: f"var(--s{i})" for i, (light, _) in enumerate(_SERIES)}
+    light: f"var(--s{i})" for i, (light, _) in enumerate(_SERIES)
+}

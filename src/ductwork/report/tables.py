@@ -85,23 +85,60 @@ def cell(stat: Stat | None, form: Format) -> Cell:
 
 
 _HEADLINE: tuple[tuple[Column, Callable[[RunResult], float | None], Format], ...] = (
-    (Column("Last accuracy", "A_B, %", "higher", "right on the test images of all domains, after the last one",
-            bar=True), lambda r: r.A_B, points),
-    (Column("Forgetting", "points", "lower", "by how much accuracy on a domain ends below its best, mean over all "
-            "domains but the last", bar=True), lambda r: r.forgetting, points),
-    (Column("Average accuracy", "A_bar, %", "higher", "mean of that number over all stages"),
-     lambda r: r.A_bar, points),
-    (Column("Forgetting", "Chaudhry", "lower", "the same, with the best taken before the last stage, so that it can "
-            "be negative"), lambda r: r.forgetting_chaudhry, points),
-    (Column("Backward transfer", "BWT", "higher", "change of accuracy on a domain since it was learned"),
-     lambda r: r.bwt, points),
+    (
+        Column(
+            "Last accuracy", "A_B, %", "higher", "right on the test images of all domains, after the last one", bar=True
+        ),
+        lambda r: r.A_B,
+        points,
+    ),
+    (
+        Column(
+            "Forgetting",
+            "points",
+            "lower",
+            "by how much accuracy on a domain ends below its best, mean over all domains but the last",
+            bar=True,
+        ),
+        lambda r: r.forgetting,
+        points,
+    ),
+    (
+        Column("Average accuracy", "A_bar, %", "higher", "mean of that number over all stages"),
+        lambda r: r.A_bar,
+        points,
+    ),
+    (
+        Column(
+            "Forgetting",
+            "Chaudhry",
+            "lower",
+            "the same, with the best taken before the last stage, so that it can be negative",
+        ),
+        lambda r: r.forgetting_chaudhry,
+        points,
+    ),
+    (
+        Column("Backward transfer", "BWT", "higher", "change of accuracy on a domain since it was learned"),
+        lambda r: r.bwt,
+        points,
+    ),
     (Column("Time", "s", "lower", "seconds of the whole run"), lambda r: r.seconds or None, lambda v: f"{v:.1f}"),
-    (Column("Parameters", "", "lower", "of the model that is used after the last domain"),
-     lambda r: r.price.parameters or None, millions),
-    (Column("State", "bytes", "lower", "what must be kept to learn the next domain"),
-     lambda r: r.price.state_bytes or None, byte_count),
-    (Column("Passes", "an image", "lower", "through the backbone, to classify one image"),
-     lambda r: r.price.inference_passes, lambda v: f"{v:.3g}"),
+    (
+        Column("Parameters", "", "lower", "of the model that is used after the last domain"),
+        lambda r: r.price.parameters or None,
+        millions,
+    ),
+    (
+        Column("State", "bytes", "lower", "what must be kept to learn the next domain"),
+        lambda r: r.price.state_bytes or None,
+        byte_count,
+    ),
+    (
+        Column("Passes", "an image", "lower", "through the backbone, to classify one image"),
+        lambda r: r.price.inference_passes,
+        lambda v: f"{v:.3g}",
+    ),
 )
 
 
@@ -111,9 +148,13 @@ def headline(group: Group, title: str = "Methods") -> Table:
     rows = []
     for variant in group.variants:
         finished = f"{len(variant.done)}" if not variant.status else f"{len(variant.done)} of {len(variant.runs)}"
-        rows.append((Cell(variant.label, method=variant.method, note=variant.status, tag=verdict(variant)),
-                     *(cell(variant.stat(value), form) for _, value, form in _HEADLINE),
-                     Cell(finished, float(len(variant.done)))))
+        rows.append(
+            (
+                Cell(variant.label, method=variant.method, note=variant.status, tag=verdict(variant)),
+                *(cell(variant.stat(value), form) for _, value, form in _HEADLINE),
+                Cell(finished, float(len(variant.done))),
+            )
+        )
     return mark_best(Table(title, columns, tuple(rows)))
 
 
@@ -142,10 +183,13 @@ def stage_seconds(variants: Sequence[Variant], order: Sequence[str], one_order: 
     rows = []
     for variant in variants:
         results = [run.result for run in variant.shown]
-        stats = [Stat.of(math.fsum(r.stages[i].seconds.values()) for r in results
-                         if i < len(r.stages) and r.stages[i].seconds) for i in range(count)]
-        rows.append((Cell(variant.label, method=variant.method),
-                     *(cell(stat, lambda v: f"{v:.1f}") for stat in stats)))
+        stats = [
+            Stat.of(
+                math.fsum(r.stages[i].seconds.values()) for r in results if i < len(r.stages) and r.stages[i].seconds
+            )
+            for i in range(count)
+        ]
+        rows.append((Cell(variant.label, method=variant.method), *(cell(stat, lambda v: f"{v:.1f}") for stat in stats)))
     columns = (Column("Method", numeric=False), *(Column(name, "s") for name in names))
     return Table("Seconds of each stage", columns, tuple(rows))
 
@@ -162,9 +206,13 @@ _WORK: tuple[tuple[Column, Callable[[RunResult], float], Format], ...] = (
 
 def work(variants: Sequence[Variant]) -> Table:
     """Images that went through the network and bytes that were written, over all stages, mean over runs."""
-    rows = tuple((Cell(variant.label, method=variant.method),
-                  *(cell(Stat.of(value(run.result) for run in variant.shown), form) for _, value, form in _WORK))
-                 for variant in variants)
+    rows = tuple(
+        (
+            Cell(variant.label, method=variant.method),
+            *(cell(Stat.of(value(run.result) for run in variant.shown), form) for _, value, form in _WORK),
+        )
+        for variant in variants
+    )
     return Table("Work of a run", (Column("Method", numeric=False), *(c for c, _, _ in _WORK)), rows)
 
 
@@ -175,23 +223,34 @@ def transport(results: Sequence[RunResult]) -> Table:
         for stage in result.stages:
             for earlier, record in stage.transport.items():
                 found.setdefault((stage.domain, earlier), []).append(
-                    (record.cost, record.entropy, record.marginal_error))
-    rows = tuple((Cell(learned), Cell(earlier), *(cell(Stat.of(r[k] for r in records), short) for k in range(3)))
-                 for (learned, earlier), records in found.items())
-    columns = (Column("Learning", numeric=False), Column("carries along", numeric=False), Column("Cost"),
-               Column("Plan entropy", "nats"), Column("Marginal error"))
+                    (record.cost, record.entropy, record.marginal_error)
+                )
+    rows = tuple(
+        (Cell(learned), Cell(earlier), *(cell(Stat.of(r[k] for r in records), short) for k in range(3)))
+        for (learned, earlier), records in found.items()
+    )
+    columns = (
+        Column("Learning", numeric=False),
+        Column("carries along", numeric=False),
+        Column("Cost"),
+        Column("Plan entropy", "nats"),
+        Column("Marginal error"),
+    )
     return Table("Transport", columns, rows)
 
 
 def matrix(values: Matrix, title: str) -> Table:
     """The accuracy matrix as a table."""
-    rows = tuple((Cell(name), *(Cell("" if v is None else f"{v:.2f}", v) for v in row))
-                 for name, row in zip(values.rows, values.values, strict=True))
+    rows = tuple(
+        (Cell(name), *(Cell("" if v is None else f"{v:.2f}", v) for v in row))
+        for name, row in zip(values.rows, values.values, strict=True)
+    )
     return Table(title, (Column("After", numeric=False), *(Column(name) for name in values.columns)), rows)
 
 
 def to_markdown(table: Table) -> str:
     """A pipe table; the best of a column in bold."""
+
     def line(parts: Iterable[str]) -> str:
         return "| " + " | ".join(part.replace("|", "\\|").replace("\n", " ") for part in parts) + " |"
 
@@ -205,8 +264,13 @@ def to_csv(table: Table) -> str:
     spreads = [any(row[j].std is not None for row in table.rows) for j in range(len(table.columns))]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([name for c, has in zip(table.columns, spreads, strict=True)
-                     for name in ([_heading(c), f"{_heading(c)} std"] if has else [_heading(c)])])
+    writer.writerow(
+        [
+            name
+            for c, has in zip(table.columns, spreads, strict=True)
+            for name in ([_heading(c), f"{_heading(c)} std"] if has else [_heading(c)])
+        ]
+    )
     for row in table.rows:
         fields: list[str] = []
         for one, has in zip(row, spreads, strict=True):
@@ -219,13 +283,26 @@ def to_csv(table: Table) -> str:
 
 def to_latex(table: Table) -> str:
     """A ``booktabs`` tabular; the best of a column in bold."""
+
     def line(parts: Iterable[str]) -> str:
         return "  " + " & ".join(parts) + r" \\"
 
     form = "".join("r" if column.numeric else "l" for column in table.columns)
     rows = [line(rf"\textbf{{{_tex(_plain(c))}}}" if c.best else _tex(_plain(c)) for c in row) for row in table.rows]
-    return "\n".join([rf"\begin{{tabular}}{{{form}}}", r"  \toprule", line(_tex(_heading(c)) for c in table.columns),
-                      r"  \midrule", *rows, r"  \bottomrule", r"\end{tabular}"]) + "\n"
+    return (
+        "\n".join(
+            [
+                rf"\begin{{tabular}}{{{form}}}",
+                r"  \toprule",
+                line(_tex(_heading(c)) for c in table.columns),
+                r"  \midrule",
+                *rows,
+                r"  \bottomrule",
+                r"\end{tabular}",
+            ]
+        )
+        + "\n"
+    )
 
 
 def _heading(column: Column) -> str:
@@ -236,9 +313,24 @@ def _plain(one: Cell) -> str:
     return f"{one.text} ± {one.note}" if one.std is not None else one.text
 
 
-_TEX = {"\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{",
-        "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "−": "$-$",
-        "\u2009": r"\,", "\u00a0": "~", "<": r"\textless{}", ">": r"\textgreater{}"}
+_TEX = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "−": "$-$",
+    "\u2009": r"\,",
+    "\u00a0": "~",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+}
 
 
 def _tex(text: str) -> str:
