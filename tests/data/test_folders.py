@@ -230,7 +230,7 @@ def test_bad_folders(tmp_path: Path, build: list[str] | Callable[[Path], None], 
 
 def test_a_file_instead_of_a_folder_and_a_misspelt_one(tmp_path: Path) -> None:
     make(tmp_path, "photos/a/x/*2", "file.zip")
-    with pytest.raises(DataError, match=r"file\.zip: this is a file; give the folder"):
+    with pytest.raises(DataError, match=r"file\.zip: this is a file, not a folder"):
         folders(tmp_path / "file.zip")
     with pytest.raises(DataError, match=r"phtos: there is no such folder \(did you mean 'photos'\?\)"):
         folders(tmp_path / "phtos")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ductwork.report import collect, layout, reading, tables
+from ductwork.report import collect, layout, reading, tables, writers
 from ductwork.report.aggregate import Group, Stat, groups
 from ductwork.report.parts import round_numbers
 from ductwork.report.style import Palette
@@ -107,14 +107,14 @@ def test_writers(tmp_path: Path) -> None:
     write_run(tmp_path / "2", "duct", A_B=82.0, seed=2, params={})
     write_run(tmp_path / "3", "fine_tune|&%", A_B=70.123456)
     table = tables.headline(groups(collect([tmp_path]))[0])
-    rows = list(csv.DictReader(io.StringIO(tables.to_csv(table))))
+    rows = list(csv.DictReader(io.StringIO(writers.to_csv(table))))
     assert float(rows[0]["Last accuracy (A_B, %)"]) == 81.0
     assert float(rows[0]["Last accuracy (A_B, %) std"]) == 1.0
     assert float(rows[1]["Last accuracy (A_B, %)"]) == 70.123456
-    markdown = tables.to_markdown(table)
+    markdown = writers.to_markdown(table)
     assert "| duct | **81.00 ± 1.00** |" in markdown
     assert "fine_tune\\|&%" in markdown
-    latex = tables.to_latex(table)
+    latex = writers.to_latex(table)
     assert r"\textbf{81.00 $\pm$ 1.00}" in latex
     assert r"fine\_tune|\&\%" in latex
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from ductwork.cli import data, demo, listing, report, run
 from ductwork.errors import DuctworkError
@@ -14,8 +16,24 @@ from ductwork.errors import DuctworkError
 # torch is loaded. Whoever sets it otherwise is left alone.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+
+class _InterruptedError(Exception):
+    pass
+
+
+class _Commands(TyperGroup):
+    """Lets an interruption through to ``main``: Typer would end without a word."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise _InterruptedError from None
+
+
 app = typer.Typer(
     name="ductwork",
+    cls=_Commands,
     help="Teach a trained image classifier new visual domains, without the old images and without forgetting.",
     no_args_is_help=True,
     add_completion=False,
@@ -55,7 +73,7 @@ def main() -> None:
             raise
         print(f"ductwork: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, _InterruptedError):
         print("ductwork: interrupted; nothing is lost, run the same command again to go on", file=sys.stderr)
         sys.exit(130)
 

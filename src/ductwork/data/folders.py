@@ -11,7 +11,6 @@ every platform and file system.
 from __future__ import annotations
 
 import os
-import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,15 +18,16 @@ from pathlib import Path
 import numpy as np
 
 from ductwork.data.domain import Domain, ImageSet, Stream
-from ductwork.data.images import FileSource, is_image
+from ductwork.data.images import FileSource
+from ductwork.data.listing import list_folder, own_name, unusable
+from ductwork.data.rows import chosen
 from ductwork.data.splits import train_test_split
 from ductwork.data.transforms import check_name
-from ductwork.errors import ConfigError, DataError, suggest
+from ductwork.errors import DataError
 
 LAYOUT = "<domain>/<class>/<image> or <domain>/{train,test}/<class>/<image>"
 _PARTS = {"train", "test", "val"}
 _ALMOST_PARTS = {"training", "testing", "valid", "validation"}
-_NOT_OURS = {"__macosx", "@eadir", "$recycle.bin", "system volume information"}  # made by systems, may hold thumbnails
 
 
 def folders(
@@ -53,12 +53,13 @@ def folders(
         raise DataError(f"{top.path}: this is the folder of one domain; move it into another one and open that one")
     _refuse_lookalikes((f"{top.path}/{domain}", domain) for domain in top.folders)
     base = os.path.abspath(top.path)
-    domains = [_domain(top.enter(domain), domain, base, split, seed) for domain in _chosen(top, order)]
+    names = chosen(order, top.folders, str(top.path))
+    domains = [_domain(top.enter(domain), domain, base, split, seed) for domain in names]
     _refuse_lookalikes((f"{top.path}/{d.name}/{label}", label) for d in domains for label in d.train.classes)
     classes = sorted({label for domain in domains for label in domain.classes})
     if len(classes) < 2:
         raise DataError(f"{top.path}: all images are of one class, {classes[0]!r}; a classifier needs two or more")
-    return Stream(name or _own_name(base), tuple(domains), transform=transform or "backbone")
+    return Stream(name or own_name(base), tuple(domains), transform=transform or "backbone")
 
 
 def folder_domain(
@@ -67,7 +68,7 @@ def folder_domain(
     """The domain in a single folder: ``path/<class>/*`` or ``path/{train,test}/<class>/*``."""
     above, own = os.path.split(os.path.abspath(Path(path).expanduser()))
     folder = _Folder.open(Path(path).expanduser(), own)
-    domain = _domain(folder, name or _own_name(own), above, split, seed)
+    domain = _domain(folder, name or own_name(own), above, split, seed)
     _refuse_lookalikes((f"{folder.path}/{label}", label) for label in domain.train.classes)
     return domain
 
@@ -105,19 +106,15 @@ class _Folder:
 
     @staticmethod
     def open(path: Path, within: str, trail: tuple[tuple[int, int], ...] = ()) -> _Folder:
-        folders: dict[str, str] = {}
-        images: dict[str, str] = {}
         try:
             status = os.stat(path)
-            here = (status.st_dev, status.st_ino)
-            if here in trail:
-                raise DataError(f"{path}: this link leads back to a folder that it lies in; remove it")
-            with os.scandir(path) as entries:
-                for entry in entries:
-                    _sort_in(entry, folders, images)
         except OSError as error:
-            raise _unusable(path, error) from error
-        return _Folder(path, within, (*trail, here), dict(sorted(folders.items())), dict(sorted(images.items())))
+            raise unusable(path, error) from error
+        here = (status.st_dev, status.st_ino)
+        if here in trail:
+            raise DataError(f"{path}: this link leads back to a folder that it lies in; remove it")
+        found = list_folder(path).sound()
+        return _Folder(path, within, (*trail, here), found.folders, found.images)
 
     def enter(self, name: str) -> _Folder:
         on_disk = self.folders[name]
@@ -146,24 +143,6 @@ class _Folder:
         if self.images:
             first = self.path / next(iter(self.images.values()))
             raise DataError(f"{first}: this image lies {where}; expected {LAYOUT}")
-
-
-def _sort_in(entry: os.DirEntry[str], folders: dict[str, str], images: dict[str, str]) -> None:
-    """Put an entry of a folder where it belongs, if anywhere."""
-    if entry.name.startswith(".") or entry.name.lower() in _NOT_OURS:
-        return
-    if entry.is_dir():
-        into = folders
-    elif is_image(entry.name) and entry.is_file():
-        into = images
-    elif entry.is_symlink() and not os.path.exists(entry.path):
-        raise DataError(f"{entry.path}: this link leads nowhere; repair or remove it")
-    else:
-        return
-    name = _composed(entry.name, entry.path)
-    if name in into:
-        raise DataError(f"{entry.path}: another name in this folder is the same but for its Unicode form; rename one")
-    into[name] = entry.name
 
 
 def _domain(folder: _Folder, name: str, base: str, split: float, seed: int) -> Domain:
@@ -214,17 +193,6 @@ def _image_set(base: str, files: Sequence[tuple[str, str]]) -> ImageSet:
     return ImageSet(source, np.array([place[label] for label, _ in files]), classes)
 
 
-def _chosen(top: _Folder, order: Sequence[str] | str | None) -> list[str]:
-    if order is None:
-        return list(top.folders)
-    parts = order.split(",") if isinstance(order, str) else [str(part) for part in order]
-    wanted = [unicodedata.normalize("NFC", part.strip()) for part in parts]
-    for name in wanted:
-        if name not in top.folders:
-            raise ConfigError(f"{top.path}: order names {name!r}, which is no domain{suggest(name, top.folders)}")
-    return wanted
-
-
 def _refuse_lookalikes(places: Iterable[tuple[str, str]]) -> None:
     """Names that differ only in case or in blanks at the ends are one name to people and to some file systems."""
     seen: dict[str, tuple[str, str]] = {}
@@ -232,28 +200,3 @@ def _refuse_lookalikes(places: Iterable[tuple[str, str]]) -> None:
         first_place, first = seen.setdefault(name.strip().casefold(), (place, name))
         if first != name:
             raise DataError(f"{place} and {first_place} differ only in upper and lower case or blanks; rename one")
-
-
-def _composed(name: str, path: str) -> str:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        raise DataError(f"{os.fsencode(path)!r}: this name is not valid Unicode; rename it") from None
-    return unicodedata.normalize("NFC", name)
-
-
-def _own_name(path: str) -> str:
-    return unicodedata.normalize("NFC", os.path.basename(path)) or "root"
-
-
-def _unusable(path: Path, error: OSError) -> DataError:
-    if isinstance(error, FileNotFoundError):
-        near = path.parent
-        siblings = [entry.name for entry in near.iterdir() if entry.is_dir()] if near.is_dir() else []
-        hint = suggest(path.name, siblings)
-        return DataError(f"{path}: there is no such folder{hint if 'did you mean' in hint else ''}")
-    if isinstance(error, NotADirectoryError):
-        return DataError(f"{path}: this is a file; give the folder that holds {LAYOUT}")
-    if isinstance(error, PermissionError):
-        return DataError(f"{path}: no permission to list this folder")
-    return DataError(f"{error.filename or path}: cannot be opened ({error.strerror or error})")

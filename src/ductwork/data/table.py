@@ -10,30 +10,19 @@ from __future__ import annotations
 import csv
 import importlib
 import os
-import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-import numpy as np
-
-from ductwork.data.domain import Domain, ImageSet, Stream
+from ductwork.data.domain import Stream
 from ductwork.data.images import FileSource
-from ductwork.data.splits import train_test_split
-from ductwork.data.transforms import check_name
-from ductwork.errors import ConfigError, DataError, suggest
+from ductwork.data.listing import own_name
+from ductwork.data.rows import Row, Wishes, stream_of, text
+from ductwork.errors import DataError, suggest
 
 #: Extensions of the files that are taken for tables.
 TABLES: Final = frozenset({".csv", ".parquet"})
 _REQUIRED = ("path", "label", "domain")
-
-
-class _Row(NamedTuple):
-    path: str
-    label: str
-    domain: str
-    split: str  # empty where the table has no such column
-    where: str
 
 
 def table(
@@ -49,31 +38,41 @@ def table(
 
     ``split`` is the share of training images where the table has no ``split`` column, and ``seed`` chooses which ones.
     """
-    check_name(transform or "backbone")
     place = Path(path).expanduser()
-    rows = _checked(place, _rows(place))
-    names = sorted({row.domain for row in rows})
-    chosen = names if order is None else _chosen(place, order, names)
-    domains = tuple(_domain(place, each, [row for row in rows if row.domain == each], split, seed) for each in chosen)
-    classes = sorted({label for domain in domains for label in domain.classes})
-    if len(classes) < 2:
-        raise DataError(f"{place}: all images are of one class, {classes[0]!r}; a classifier needs two or more")
-    return Stream(name or unicodedata.normalize("NFC", place.stem), domains, transform=transform or "backbone")
+    rows = sorted(_rows(place))
+    source = FileSource(os.path.abspath(place.parent), tuple(file for file, _ in rows))
+    wishes = Wishes(order, split, seed, transform)
+    return stream_of([row for _, row in rows], source, wishes, name=name or own_name(place.stem), place=str(place))
 
 
-def _rows(path: Path) -> list[_Row]:
+def _rows(path: Path) -> list[tuple[str, Row]]:
+    """Files, relative to the table, and what is said of them."""
     read = _csv(path) if path.suffix.lower() == ".csv" else _parquet(path)
-    found = []
+    base = os.path.abspath(path.parent)
+    found: dict[str, Row] = {}
     for number, values in read:
-        name, label, domain, split = (_text(values.get(column)) for column in (*_REQUIRED, "split"))
-        found.append(_Row(name, label, domain, split, f"{path}:{number}"))
+        name, label, domain, split = (text(values.get(column)) for column in (*_REQUIRED, "split"))
+        row = Row(label, domain, split, f"{path}:{number}")
+        file = _file(name, base, row.where)
+        if file in found:
+            raise DataError(f"{row.where}: {name!r} was listed before, in {found[file].where}")
+        found[file] = row
     if not found:
         raise DataError(f"{path}: this table has no row")
-    return found
+    return list(found.items())
 
 
-def _text(value: object) -> str:
-    return "" if value is None else unicodedata.normalize("NFC", str(value).strip())
+def _file(name: str, base: str, where: str) -> str:
+    """A path of the table, which may be absolute, as one that is relative to the table and leads to a file."""
+    if not name:
+        raise DataError(f"{where}: 'path' is empty")
+    try:
+        file = Path(os.path.relpath(os.path.join(base, name), base)).as_posix()
+    except ValueError:  # Windows: on another drive
+        raise DataError(f"{where}: {name!r} is on another drive than the table; move the table there") from None
+    if not os.path.isfile(os.path.join(base, file)):
+        raise DataError(f"{where}: there is no file {name!r}; paths are relative to the table")
+    return file
 
 
 def _csv(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -94,7 +93,7 @@ def _parquet(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     try:
         parquet = importlib.import_module("pyarrow.parquet")
     except ImportError:
-        raise DataError(f"{path}: Parquet needs pyarrow: pip install pyarrow (or save it as CSV)") from None
+        raise DataError(f"{path}: Parquet needs pyarrow: pip install 'ductwork[parquet]', or save it as CSV") from None
     try:
         columns = parquet.read_schema(path).names
         _check_columns(path, columns)
@@ -110,54 +109,3 @@ def _check_columns(path: Path, columns: Sequence[str]) -> None:
         if name not in columns:
             commas = "; columns are parted by commas" if len(columns) == 1 else suggest(name, columns)
             raise DataError(f"{path}: there is no column {name!r}{commas}")
-
-
-def _checked(table: Path, rows: Sequence[_Row]) -> list[_Row]:
-    """The rows sorted by path, with paths that are relative to the table and lead to files."""
-    base = os.path.abspath(table.parent)
-    seen: dict[str, str] = {}
-    checked = []
-    for row in rows:
-        for column in _REQUIRED:
-            if not getattr(row, column):
-                raise DataError(f"{row.where}: {column!r} is empty")
-        path = Path(os.path.relpath(os.path.join(base, row.path), base)).as_posix()  # also of absolute paths
-        if not os.path.isfile(os.path.join(base, path)):
-            raise DataError(f"{row.where}: there is no file {row.path!r}; paths are relative to the table")
-        if path in seen:
-            raise DataError(f"{row.where}: {row.path!r} was listed before, in {seen[path]}")
-        seen[path] = row.where
-        part = row.split.lower()
-        if part not in ("", "train", "test", "val"):
-            raise DataError(f"{row.where}: split is {row.split!r}; say train, test or val")
-        checked.append(row._replace(path=path, split=part))
-    empty = next((row for row in checked if not row.split), None)
-    if empty is not None and any(row.split for row in checked):
-        raise DataError(f"{empty.where}: split is empty here but not everywhere; fill it in or remove the column")
-    return sorted(checked)
-
-
-def _domain(table: Path, name: str, rows: Sequence[_Row], share: float, seed: int) -> Domain:
-    classes = tuple(sorted({row.label for row in rows}))
-    number = {label: i for i, label in enumerate(classes)}
-    source = FileSource(os.path.abspath(table.parent), tuple(row.path for row in rows))
-    images = ImageSet(source, np.array([number[row.label] for row in rows]), classes)
-    if not rows[0].split:
-        train, test = train_test_split([row.path for row in rows], images.labels, share, seed)
-    else:
-        parts = [row.split for row in rows]
-        held_out = "test" if "test" in parts else "val"
-        train, test = (np.flatnonzero([part == wanted for part in parts]) for wanted in ("train", held_out))
-    for what, positions in (("training", train), ("test", test)):
-        if not len(positions):
-            raise DataError(f"{table}: domain {name!r} has no {what} image")
-    return Domain(name, images.subset(train), images.subset(test))
-
-
-def _chosen(table: Path, order: Sequence[str] | str, names: Sequence[str]) -> list[str]:
-    parts = order.split(",") if isinstance(order, str) else [str(part) for part in order]
-    wanted = [unicodedata.normalize("NFC", part.strip()) for part in parts]
-    for name in wanted:
-        if name not in names:
-            raise ConfigError(f"{table}: order names {name!r}, which is no domain{suggest(name, names)}")
-    return wanted

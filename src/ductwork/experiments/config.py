@@ -57,11 +57,11 @@ def load_config(path: Path | None, overrides: Sequence[str] = ()) -> RunConfig:
     return validate(RunConfig, override(values, overrides), str(path or "configuration"))
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path, command: str = "ductwork run") -> dict[str, Any]:
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ConfigError(f"there is no file {path}; `ductwork run` takes a YAML file and key=value pairs") from None
+        raise ConfigError(f"there is no file {path}; `{command}` takes a YAML file") from None
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -1,11 +1,9 @@
-"""Tables as plain data, and their writers: Markdown, CSV and LaTeX (HTML is the page's own template)."""
+"""Tables as plain data; ``writers`` puts them into files."""
 
 from __future__ import annotations
 
-import csv
-import io
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -41,13 +39,17 @@ class Cell:
     note: str = ""
     share: float = 0.0
     tag: tuple[str, str] = ("", "")
+    mark: str = ""
 
 
 @dataclass(frozen=True)
 class Table:
+    """``notes`` say what the marks of cells stand for."""
+
     title: str
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
+    notes: tuple[tuple[str, str], ...] = ()
 
 
 Format = Callable[[float], str]
@@ -246,92 +248,3 @@ def matrix(values: Matrix, title: str) -> Table:
         for name, row in zip(values.rows, values.values, strict=True)
     )
     return Table(title, (Column("After", numeric=False), *(Column(name) for name in values.columns)), rows)
-
-
-def to_markdown(table: Table) -> str:
-    """A pipe table; the best of a column in bold."""
-
-    def line(parts: Iterable[str]) -> str:
-        return "| " + " | ".join(part.replace("|", "\\|").replace("\n", " ") for part in parts) + " |"
-
-    rules = ["---:" if column.numeric else "---" for column in table.columns]
-    rows = [line(f"**{_plain(c)}**" if c.best else _plain(c) for c in row) for row in table.rows]
-    return "\n".join([line(_heading(c) for c in table.columns), "|" + "|".join(rules) + "|", *rows]) + "\n"
-
-
-def to_csv(table: Table) -> str:
-    """Unrounded numbers; a column of deviations follows each column that has any."""
-    spreads = [any(row[j].std is not None for row in table.rows) for j in range(len(table.columns))]
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(
-        [
-            name
-            for c, has in zip(table.columns, spreads, strict=True)
-            for name in ([_heading(c), f"{_heading(c)} std"] if has else [_heading(c)])
-        ]
-    )
-    for row in table.rows:
-        fields: list[str] = []
-        for one, has in zip(row, spreads, strict=True):
-            fields.append(one.text if one.value is None else repr(one.value))
-            if has:
-                fields.append("" if one.std is None else repr(one.std))
-        writer.writerow(fields)
-    return out.getvalue()
-
-
-def to_latex(table: Table) -> str:
-    """A ``booktabs`` tabular; the best of a column in bold."""
-
-    def line(parts: Iterable[str]) -> str:
-        return "  " + " & ".join(parts) + r" \\"
-
-    form = "".join("r" if column.numeric else "l" for column in table.columns)
-    rows = [line(rf"\textbf{{{_tex(_plain(c))}}}" if c.best else _tex(_plain(c)) for c in row) for row in table.rows]
-    return (
-        "\n".join(
-            [
-                rf"\begin{{tabular}}{{{form}}}",
-                r"  \toprule",
-                line(_tex(_heading(c)) for c in table.columns),
-                r"  \midrule",
-                *rows,
-                r"  \bottomrule",
-                r"\end{tabular}",
-            ]
-        )
-        + "\n"
-    )
-
-
-def _heading(column: Column) -> str:
-    return f"{column.name} ({column.symbol})" if column.symbol else column.name
-
-
-def _plain(one: Cell) -> str:
-    return f"{one.text} ± {one.note}" if one.std is not None else one.text
-
-
-_TEX = {
-    "\\": r"\textbackslash{}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "{": r"\{",
-    "}": r"\}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "±": r"$\pm$",
-    "−": "$-$",
-    "\u2009": r"\,",
-    "\u00a0": "~",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-}
-
-
-def _tex(text: str) -> str:
-    return "".join(_TEX.get(character, character) for character in text)
