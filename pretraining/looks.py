@@ -1,7 +1,6 @@
-"""How the drawn demo domains look: type on paper, house numbers, segment displays.
+"""How the drawn demo domains look: figures struck into metal, house numbers, mosaics.
 
-Every function draws one digit as a tile, uint8 [32, 32] or [32, 32, 3], from a font or device and a
-random generator.
+Every function draws one digit as a tile, uint8 [32, 32, 3], from a font and a random generator.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ Colour = tuple[int, int, int]
 
 TILE = 32
 BIG = 128  # everything is drawn four times larger and then reduced
+SPREAD = 0.2  # of the brightness of the stones of a mosaic
 
 # Enamel, brass, slate, brick, glazed tile, painted wood: (plate, digits).
 PLATES: tuple[tuple[Colour, Colour], ...] = (
@@ -74,15 +74,20 @@ def _uneven(random: np.random.Generator, strength: float) -> NDArray[np.float32]
     return (1 + strength * field)[:, :, None]
 
 
-def typeset(digit: int, face: Path, random: np.random.Generator) -> Tiles:
-    """A figure printed on paper: dark grey on off-white, a little ink gain, a faint scan."""
-    mask = _ink(face, str(digit), int(random.integers(74, 104)), shift=tuple(random.normal(0, 4, 2)))
-    mask = _tilt(mask, random, 0.015).filter(ImageFilter.GaussianBlur(float(random.uniform(0.5, 3))))
-    ink = np.asarray(mask.resize((TILE, TILE), Image.Resampling.BOX), dtype=np.float32)[:, :, None] / 255
-    paper = np.array([1.0, 0.985, 0.95]) * random.uniform(205, 252)
-    dark = np.array([1.0, 1.0, 1.05]) * random.uniform(10, 80)
-    page = (paper * (1 - ink) + dark * ink) * _uneven(random, 0.015)
-    return (np.round(np.clip(page, 0, 255) / 4) * 4).clip(0, 255).astype(np.uint8)
+def embossed(digit: int, face: Path, random: np.random.Generator) -> Tiles:
+    """A figure struck into metal: of the colour of its ground, seen only by the light on its edges."""
+    mask = _ink(face, str(digit), int(random.integers(80, 108)), shift=tuple(random.normal(0, 4, 2)))
+    mask = _tilt(mask, random, 0.02).filter(ImageFilter.GaussianBlur(float(random.uniform(2, 4))))
+    height = np.asarray(mask.resize((TILE, TILE), Image.Resampling.BOX), dtype=np.float32) / 255
+    down, right = np.gradient(height)
+    light = random.uniform(0, 2 * np.pi)
+    relief = np.cos(light) * right + np.sin(light) * down
+    grain = random.normal(0, 1, (TILE, TILE))
+    if random.random() < 0.5:  # brushed
+        grain = 0.4 * grain + random.normal(0, 1, (TILE, 1))
+    grey = random.uniform(70, 190) + relief * random.uniform(110, 200) + grain * random.uniform(3, 9)
+    tint = 1 + random.normal(0, 0.06, 3)
+    return np.clip(grey[:, :, None] * tint * _uneven(random, 0.08), 0, 255).astype(np.uint8)
 
 
 def house_number(digit: int, face: Path, random: np.random.Generator) -> Tiles:
@@ -125,64 +130,27 @@ def _random_pair(random: np.random.Generator) -> tuple[Colour, Colour]:
     return pair[0], pair[1]
 
 
-# Segments a..g of a seven-segment digit, and the digits made of them.
-LIT = ("abcdef", "bc", "abged", "abgcd", "fgbc", "afgcd", "afgedc", "abc", "abcdefg", "abcdfg")
-LAMPS: tuple[Colour, ...] = ((255, 60, 40), (60, 255, 90), (255, 170, 40), (70, 190, 255), (240, 240, 255))
-LCD: tuple[tuple[Colour, Colour], ...] = (((156, 170, 140), (34, 40, 36)), ((196, 200, 192), (30, 30, 44)))
-
-
-def _segments(thick: float, gap: float, width: float, height: float) -> dict[str, list[tuple[float, float]]]:
-    """Hexagons in pixels around (0, 0), for strokes ``thick`` wide with mitred ends."""
-    x, y, t = width / 2, height / 2, thick / 2
-
-    def bar(ax: float, ay: float, bx: float, by: float) -> list[tuple[float, float]]:
-        if ay == by:
-            ax, bx = ax + gap, bx - gap
-            return [(ax, ay), (ax + t, ay - t), (bx - t, ay - t), (bx, ay), (bx - t, ay + t), (ax + t, ay + t)]
-        ay, by = ay + gap, by - gap
-        return [(ax, ay), (ax + t, ay + t), (ax + t, by - t), (ax, by), (ax - t, by - t), (ax - t, ay + t)]
-
-    return {
-        "a": bar(-x, -y, x, -y),
-        "b": bar(x, -y, x, 0),
-        "c": bar(x, 0, x, y),
-        "d": bar(-x, y, x, y),
-        "e": bar(-x, 0, -x, y),
-        "f": bar(-x, -y, -x, 0),
-        "g": bar(-x, 0, x, 0),
-    }
-
-
-def segment_display(digit: int, device: int, random: np.random.Generator) -> Tiles:
-    """A seven-segment digit on one of many devices: glowing lamps or dark liquid crystal, leaning, with a halo."""
-    make = np.random.default_rng(1000 + device)
-    thick, gap = make.uniform(8, 19), make.uniform(0.5, 4)
-    width, height = make.uniform(34, 52), make.uniform(68, 88)
-    lean, crystal = make.uniform(0, 0.2), make.random() < 0.3
-    unlit, halo = make.uniform(0, 0.16), make.uniform(3, 9)
-    lamp, (glass, dark) = LAMPS[int(make.integers(len(LAMPS)))], LCD[int(make.integers(len(LCD)))]
-    short_six_and_nine, hooked_seven = make.random() < 0.25, make.random() < 0.25
-    lit = LIT[digit]
-    if short_six_and_nine and digit in (6, 9):
-        lit = lit.replace("a" if digit == 6 else "d", "")
-    if hooked_seven and digit == 7:
-        lit += "f"
-    centre = BIG / 2 + random.normal(0, 4, 2)
-    on, off = Image.new("L", (BIG, BIG)), Image.new("L", (BIG, BIG))
-    for name, shape in _segments(thick, gap, width, height).items():
-        points = [(centre[0] + px - lean * py, centre[1] + py) for px, py in shape]
-        ImageDraw.Draw(on if name in lit else off).polygon(points, fill=255)
-    on, glow = _tilt(on, random, 0.015), on.filter(ImageFilter.GaussianBlur(halo))
-    parts = [
-        image.filter(ImageFilter.GaussianBlur(1.5)).resize((TILE, TILE), Image.Resampling.BOX)
-        for image in (on, off, glow)
-    ]
-    lit_ink, unlit_ink, haze = (np.asarray(part, dtype=np.float32)[:, :, None] / 255 for part in parts)
-    ink = np.clip(lit_ink + unlit * unlit_ink, 0, 1)
-    if crystal:
-        scene = np.array(glass) * (1 - ink) + np.array(dark) * ink
-    else:
-        ground = np.array([12, 12, 16]) + make.uniform(0, 26)
-        scene = ground + (np.array(lamp) - ground) * np.clip(ink + 0.45 * haze, 0, 1) * random.uniform(0.75, 1)
-    scene = scene * _uneven(random, 0.04) + random.normal(0, 2, scene.shape)
-    return np.clip(scene, 0, 255).astype(np.uint8)
+def mosaic(digit: int, face: Path, random: np.random.Generator) -> Tiles:
+    """A digit laid out in small stones, round or square, which differ more from one another than from the ground."""
+    mask = _ink(face, str(digit), int(random.integers(88, 112)), shift=tuple(random.normal(0, 3, 2)))
+    ink = np.asarray(_tilt(mask.filter(ImageFilter.MaxFilter(5)), random, 0.02)) > 127
+    hue, saturation, value = random.random(), random.uniform(0.35, 0.7), random.uniform(0.5, 0.7)
+    other = hue + random.choice((-1, 1)) * random.uniform(0.2, 0.5)
+    lift = random.choice((-1, 1)) * 0.15
+    grout = np.clip(random.uniform(90, 225) + random.normal(0, 6, 3), 0, 255)
+    scene = Image.new("RGB", (BIG, BIG), tuple(int(v) for v in grout))
+    stone = ImageDraw.Draw(scene).ellipse if random.random() < 0.5 else ImageDraw.Draw(scene).rectangle
+    count = int(random.integers(13, 18))
+    step = BIG / count
+    for row, column in np.ndindex(count, count):
+        y, x = (np.array([row, column]) + 0.5) * step + random.normal(0, 0.6, 2)
+        lit = ink[min(BIG - 1, int(y)), min(BIG - 1, int(x))]
+        colour = colorsys.hsv_to_rgb(
+            ((other if lit else hue) + random.normal(0, 0.03)) % 1,
+            saturation + random.uniform(-0.1, 0.1),
+            float(np.clip(value + (lift if lit else -lift) + random.uniform(-SPREAD, SPREAD), 0.1, 1)),
+        )
+        radius = step * random.uniform(0.42, 0.52)
+        stone((x - radius, y - radius, x + radius, y + radius), fill=tuple(int(255 * v) for v in colour))
+    small = np.asarray(scene.resize((TILE, TILE), Image.Resampling.BOX), dtype=np.float32)
+    return np.clip(small * _uneven(random, 0.05), 0, 255).astype(np.uint8)

@@ -17,7 +17,7 @@ from ductwork.backbones.base import Backbone
 from ductwork.backbones.catalog import available
 from ductwork.errors import BackboneError, suggest
 
-__all__ = ["available", "create"]
+__all__ = ["available", "create", "rebuild"]
 
 
 def create(
@@ -46,6 +46,15 @@ def create(
         return _from_timm(name, entry.timm_name if entry else name, weights, pretrained, input_size)
     build = {"embedded": _embedded, "package": _efficientnet_lite0}[entry.source]
     return build(name, weights, pretrained, input_size)
+
+
+def rebuild(name: str, timm_name: str, input_size: int) -> Backbone:
+    """The architecture of a backbone that was called ``name`` and ``timm_name``, with random weights to be replaced."""
+    entry = catalog.find(name)
+    known = entry is not None and entry.timm_name == timm_name
+    backbone = create(name if known else timm_name, pretrained=False, input_size=input_size)
+    backbone.name = name
+    return backbone
 
 
 def _from_timm(

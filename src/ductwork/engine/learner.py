@@ -231,10 +231,9 @@ class Learner:
             raise CheckpointError(f"{path} holds no learned state: no {path / 'manifest.json'}")
         meta = state.meta
         try:
-            base = backbones.create(
-                meta["backbone"]["timm_name"], pretrained=False, input_size=meta["backbone"]["input_size"]
-            )
-            base.name, base.sha256 = meta["backbone"]["name"], meta["backbone"]["sha256"]
+            known = meta["backbone"]
+            base = backbones.rebuild(known["name"], known["timm_name"], known["input_size"])
+            base.sha256 = known["sha256"]
             learner = cls(
                 meta["method"],
                 backbone=base,
