@@ -170,3 +170,21 @@ def test_extra_memory_is_one_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
         dwf.consolidate(merged, clone(base), base, 1.0)
     assert sizes
     assert max(sizes) == 100
+
+
+def test_sketches_keep_angles() -> None:
+    draw = torch.Generator().manual_seed(0)
+    a = {"w": torch.randn(300, 200, generator=draw), "b": torch.randn(500, generator=draw)}
+    b = {key: 0.6 * value + 0.8 * torch.randn(value.shape, generator=draw) for key, value in a.items()}
+    sketches = []
+    for vector in (a, b):
+        sketch = torch.zeros(8192, dtype=torch.float64)
+        for key, value in vector.items():  # key by key, as a merge does it
+            dwf.add_to_sketch(sketch, {key: value})
+        sketches.append(sketch)
+    estimate = float(torch.nn.functional.cosine_similarity(*sketches, dim=0))
+    assert estimate == pytest.approx(dwf.task_vector_cosine(a, b), abs=4 / 8192**0.5)
+    assert float(sketches[0].norm()) == pytest.approx(dwf.task_vector_norm(a), rel=0.05)
+    at_once = torch.zeros(8192, dtype=torch.float64)
+    dwf.add_to_sketch(at_once, a)
+    torch.testing.assert_close(at_once, sketches[0])

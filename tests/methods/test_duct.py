@@ -132,6 +132,8 @@ def test_every_stage_records_what_it_did(stream: Stream) -> None:
     report = pupil.reports[-1]
     assert 0 < report.records["similarity"] <= 1
     assert report.records["task_vector_norm"] > 0
+    assert list(report.records["task_vector_cosines"]) == [d.name for d in stream[:2]]
+    assert all(-1 <= cosine <= 1 for cosine in report.records["task_vector_cosines"].values())
     assert list(report.records["transport"]) == [d.name for d in stream[:2]]
     for record in report.records["transport"].values():
         assert record["cost"] > 0 and record["entropy"] > 0 and record["marginal_error"] < 1e-9

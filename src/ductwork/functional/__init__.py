@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from ductwork.functional.head import block_cross_entropy, cosine_logits, fold
     from ductwork.functional.herding import herd
     from ductwork.functional.merging import (
+        add_to_sketch,
         consolidate,
         is_running_statistic,
         merge_all,
@@ -71,6 +72,7 @@ __all__ = [
     "RidgeSelection",
     "TransportPlan",
     "accuracy_matrix",
+    "add_to_sketch",
     "average_accuracy_at",
     "backward_transfer",
     "block_cross_entropy",
@@ -101,7 +103,8 @@ _HOME = {
     "centers": "CenterAccumulator center_similarity class_centers",
     "head": "block_cross_entropy cosine_logits fold",
     "herding": "herd",
-    "merging": "consolidate is_running_statistic merge_all task_vector task_vector_cosine task_vector_norm",
+    "merging": "add_to_sketch consolidate is_running_statistic merge_all task_vector task_vector_cosine"
+    " task_vector_norm",
     "metrics": "AccuracySummary accuracy_matrix average_accuracy_at backward_transfer forgetting"
     " forgetting_chaudhry forward_transfer summary",
     "prototypes": "complete_prototypes",

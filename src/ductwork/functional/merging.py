@@ -7,6 +7,7 @@ Only floating-point tensors take part; counters and masks are never merged.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
@@ -16,6 +17,7 @@ from torch import Tensor
 from ductwork.errors import ShapeError
 
 __all__ = [
+    "add_to_sketch",
     "consolidate",
     "is_running_statistic",
     "merge_all",
@@ -138,6 +140,23 @@ def task_vector_cosine(a: State, b: State) -> float:
     """
     lengths = task_vector_norm(a) * task_vector_norm(b)
     return _inner(a, b) / lengths if lengths > 0 else 0.0
+
+
+@torch.no_grad()
+def add_to_sketch(sketch: Tensor, vector: State) -> None:
+    """Fold a task vector, or a few keys of one, into a sketch ``[s]`` of fixed size, in place.
+
+    Every entry of a key is added with a random sign to a random place; both are drawn from the key's name alone, so
+    sketches of different domains fit together (a count sketch). The cosine of two sketches is an unbiased estimate of
+    that of the task vectors with a deviation of about ``1 / sqrt(s)``, and takes kilobytes where the vectors
+    themselves take as much as the backbone, once for every domain ever learned.
+    """
+    size = len(sketch)
+    for key in _matching_keys({"vector": vector}, None):
+        values = vector[key].detach().to("cpu", sketch.dtype).flatten()
+        seed = int.from_bytes(hashlib.sha256(key.encode()).digest()[:7], "big")
+        drawn = torch.randint(2 * size, values.shape, generator=torch.Generator().manual_seed(seed))
+        sketch.index_add_(0, drawn // 2, torch.where(drawn % 2 == 0, values, -values))
 
 
 @torch.no_grad()

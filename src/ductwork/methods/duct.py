@@ -21,6 +21,7 @@ from ductwork.methods.base import Group, Method, Parts, Phase, Recipe, Stage, Tr
 from ductwork.methods.heads import BlockClassifier, CosineHead, cross_entropy_with_decay
 
 _LARGEST_PLAN = 10_000  # entries: larger plans are described by their figures, not written out
+_SKETCH = 8192  # numbers that stand for a task vector where only its direction matters
 
 
 class DuctConfig(TrainingConfig):
@@ -106,6 +107,7 @@ class Duct(Method):
         self.pretrained = _on_cpu(backbone)
         self.merged = {key: value.clone() for key, value in self.pretrained.items()}
         self.centers: dict[str, Tensor] = {}
+        self.sketches: dict[str, Tensor] = {}
         self.snapshots: dict[str, dict[str, Tensor]] = {}
         self.tuned = False
         skipped = frozenset() if config.batch_norm == "merge" else running_statistics(backbone)
@@ -161,9 +163,7 @@ class Duct(Method):
         config = self.config
         tuned = self.backbone.state_dict()
         similarity = stage.records["similarity"] if config.similarity else 1.0
-        # key by key: the whole task vector never exists
-        changes = (F.task_vector(tuned, self.pretrained, keys=[key]) for key in self.merged_keys)
-        stage.records["task_vector_norm"] = math.hypot(*map(F.task_vector_norm, changes))
+        self._describe(tuned, stage)
         F.consolidate(self.merged, tuned, self.pretrained, config.alpha_phi * similarity, keys=self.merged_keys)
         self.backbone.load_state_dict(self.merged)
         self.tuned = False
@@ -171,6 +171,21 @@ class Duct(Method):
             recalibrate(self.backbone, stage.inputs())
             self.merged = _on_cpu(self.backbone)
         self.snapshots["merge"] = self.head.export()
+
+    def _describe(self, tuned: Mapping[str, Tensor], stage: Stage) -> None:
+        """Length of the task vector, and about which angle it makes with those of the earlier domains."""
+        norms, sketch = [], torch.zeros(_SKETCH, dtype=torch.float64)
+        for key in self.merged_keys:  # key by key: the whole task vector never exists
+            change = F.task_vector(tuned, self.pretrained, keys=[key])
+            norms.append(F.task_vector_norm(change))
+            F.add_to_sketch(sketch, change)
+        earlier = zip(self.rows.blocks, self.sketches.values(), strict=False)
+        stage.records["task_vector_norm"] = math.hypot(*norms)
+        stage.records["task_vector_cosines"] = {
+            block.domain: float(nn.functional.cosine_similarity(sketch, other.double(), dim=0))
+            for block, other in earlier
+        }
+        self.sketches[str(len(self.sketches))] = sketch.float()
 
     def _retrain(self, stage: Stage) -> None:
         """Fit the new rows to the merged features, which stay fixed (Eq. 8)."""
@@ -236,6 +251,7 @@ class Duct(Method):
             "merged": self.merged,
             "head": self.head.export(),
             "centers": self.centers,
+            "sketches": self.sketches,
         }
         if self.tuned:
             parts["fine-tuned"] = dict(self.backbone.state_dict())
@@ -245,6 +261,7 @@ class Duct(Method):
         self.pretrained = dict(parts["pretrained"])
         self.merged = dict(parts["merged"])
         self.centers = dict(parts["centers"])
+        self.sketches = dict(parts["sketches"])
         self.head.restore(parts["head"])
         self.tuned = "fine-tuned" in parts
         self.backbone.load_state_dict(dict(parts["fine-tuned"]) if self.tuned else self.merged)
