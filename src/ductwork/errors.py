@@ -9,9 +9,33 @@ from collections.abc import Iterable
 class DuctworkError(Exception):
     """Base of all errors with which ductwork addresses its user; the command line prints it and exits with 2."""
 
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """What the command line prints."""
+        return (str(self),)
+
 
 class ConfigError(DuctworkError):
-    """A setting is unknown, misspelt, impossible or contradicts another."""
+    """A setting is unknown, misspelt, impossible or contradicts another.
+
+    ``problems`` has a line for each thing that is wrong, where the message names only the first of several.
+    """
+
+    def __init__(self, message: str, problems: Iterable[str] = ()) -> None:
+        super().__init__(message)
+        self.problems = tuple(problems) or (message,)
+
+
+class GridError(ConfigError):
+    """Runs of a grid cannot be done; all that is wrong with them is said at once."""
+
+    def __init__(self, problems: Iterable[str]) -> None:
+        found = tuple(dict.fromkeys(problems))
+        super().__init__("; ".join(found), found)
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        return self.problems
 
 
 class DataError(DuctworkError):

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from ductwork.errors import ConfigError, suggest
 
@@ -17,19 +18,19 @@ def validate(model: type[Model], values: Mapping[str, Any], where: str) -> Model
     try:
         return model.model_validate(dict(values))
     except ValidationError as error:
-        raise ConfigError(f"{where}: {_describe(error, model)}") from None
+        problems = [f"{where}: {_describe(one, model)}" for one in error.errors()]
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise ConfigError(problems[0] + more, problems) from None
 
 
-def _describe(error: ValidationError, model: type[BaseModel]) -> str:
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"]) or "configuration"
-    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-    if first["type"] == "extra_forbidden":
-        return f"unknown key {where!r}{suggest(str(first['loc'][-1]), _fields(model, first['loc'][:-1]))}{more}"
-    if first["type"] == "missing":
-        return f"{where} is missing{more}"
-    message = first["msg"].removeprefix("Value error, ")
-    return f"{where} = {first.get('input')!r}: {message[:1].lower()}{message[1:]}{more}"
+def _describe(error: ErrorDetails, model: type[BaseModel]) -> str:
+    where = ".".join(str(part) for part in error["loc"]) or "configuration"
+    if error["type"] == "extra_forbidden":
+        return f"unknown key {where!r}{suggest(str(error['loc'][-1]), _fields(model, error['loc'][:-1]))}"
+    if error["type"] == "missing":
+        return f"{where} is missing"
+    message = error["msg"].removeprefix("Value error, ")
+    return f"{where} = {error.get('input')!r}: {message[:1].lower()}{message[1:]}"
 
 
 def _fields(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:

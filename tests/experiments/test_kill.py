@@ -15,27 +15,16 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
+
+from tests.experiments.pictures import pictures, stable, weights
 
 SETTINGS = ["params.epochs=2", "params.batch_size=8", "engine.precision=fp32", "engine.workers=1"]
-UNSTABLE = {"seconds", "peak_memory_bytes", "device"}
 
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("photos")
-    draw = np.random.default_rng(0)
-    for d, domain in enumerate(("bright", "dim")):
-        for c, name in enumerate(("left", "right", "top")):
-            folder = root / domain / name
-            folder.mkdir(parents=True)
-            for i in range(12):
-                pixels = draw.integers(0, 90, (32, 32, 3))
-                pixels[np.s_[:, :16] if c == 0 else np.s_[:, 16:] if c == 1 else np.s_[:16]] += 130 - 60 * d
-                Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{i}.png")
-    return root
+    return pictures(tmp_path_factory.mktemp("photos"))
 
 
 def command(photos: Path, out: Path) -> list[str]:
@@ -68,26 +57,9 @@ def kill_after(photos: Path, out: Path, checkpoints: int, delay: float) -> bool:
     return False
 
 
-def stable(out: Path) -> Any:
-    """``result.json`` without what depends on the clock and the disk."""
-
-    def strip(value: Any) -> Any:
-        if isinstance(value, dict):
-            drop = UNSTABLE | {"bytes_written"}
-            return {key: strip(inner) for key, inner in value.items() if key not in drop}
-        return [strip(inner) for inner in value] if isinstance(value, list) else value
-
-    return strip(json.loads((out / "result.json").read_text()))
-
-
 def epochs(out: Path) -> list[dict[str, Any]]:
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
-
-
-def weights(out: Path) -> Any:
-    """Files are named by their content."""
-    return json.loads((out / "checkpoint" / "manifest.json").read_text())["objects"]
 
 
 @pytest.fixture(scope="module")

@@ -43,7 +43,7 @@ def hidden(method: RanPAC, domains: Iterable[Domain]) -> tuple[Tensor, list[str]
     for one in domains:
         for batch in Loader(one.train, plain_view(spec), batch_size=8, targets=one.targets, workers=0).epoch():
             with torch.no_grad():
-                found.append(method._hidden(method._features(batch.inputs)).double())
+                found.append(method._hidden(method._network()(batch.inputs)).double())
             names += [one.classes[i] for i in batch.targets.tolist()]
     return torch.cat(found), names
 

@@ -9,7 +9,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from ductwork.cli import data, demo, listing, report, run
+from ductwork.cli import bench, data, demo, listing, report, run
 from ductwork.errors import DuctworkError
 
 # Threads that wait by spinning make a busy machine a hundred times slower than one thread; this must be said before
@@ -42,6 +42,7 @@ app = typer.Typer(
 )
 app.command("demo")(demo.demo)
 app.command("run")(run.run)
+app.command("bench")(bench.bench)
 app.command("report")(report.report)
 app.command("list")(listing.listing)
 app.add_typer(data.app, name="data")
@@ -71,7 +72,8 @@ def main() -> None:
     except DuctworkError as error:
         if os.environ.get("DUCTWORK_DEBUG"):
             raise
-        print(f"ductwork: {' '.join(str(error).split())}", file=sys.stderr)
+        for line in error.lines:
+            print(f"ductwork: {' '.join(line.split())}", file=sys.stderr)
         sys.exit(2)
     except (KeyboardInterrupt, _InterruptedError):
         print("ductwork: interrupted; nothing is lost, run the same command again to go on", file=sys.stderr)

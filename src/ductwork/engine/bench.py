@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ductwork.data.domain import ConcatSource, Domain, ImageSet, Reference
 from ductwork.data.loading import Batch, Loader, Transform, derive_seeds
 from ductwork.engine.evaluate import evaluate
+from ductwork.engine.features import FeatureStore, sharable
 from ductwork.engine.loop import EpochLog, Snapshot, train
 from ductwork.engine.seeding import derive, seed_everything
 from ductwork.engine.session import Session
@@ -136,7 +137,14 @@ class Bench:
 
     def centers(self, model: Callable[[Tensor], Tensor]) -> Tensor:
         accumulator: CenterAccumulator | None = None
-        for batch, features in self._pass(model, self.domain.train, self._test_transform, self.domain.targets):
+        images, targets = self.domain.train, self.domain.targets
+        shared = self._shared(model, images)
+        passed = (
+            self._pass(model, images, self._test_transform, targets)
+            if shared is None
+            else self._replay(shared, targets)
+        )
+        for batch, features in passed:
             accumulator = accumulator or CenterAccumulator(len(self.domain.classes), features.shape[1])
             accumulator.update(features, batch.targets)
         assert accumulator is not None  # a domain has at least one training image
@@ -149,7 +157,8 @@ class Bench:
     ) -> Tensor:
         images = self.domain.train if images is None else images
         if not views:
-            plain = self._gather(model, images, self._test_transform, epoch=0)
+            plain = self._shared(model, images)
+            plain = self._gather(model, images, self._test_transform, epoch=0) if plain is None else plain
             return plain if views is None else plain[None]
         return torch.stack([self._gather(model, images, self._train_transform, epoch=view) for view in range(views)])
 
@@ -266,6 +275,24 @@ class Bench:
             result[batch.index.cpu()] = features.cpu()
         assert result is not None
         return self.session.sum(result)
+
+    def _shared(self, model: Callable[[Tensor], Tensor], images: ImageSet) -> Tensor | None:
+        """Features of the test view ``[n, d]`` that runs compute once for all of them; None for any other model."""
+        settings, key = self.session.settings, sharable(self.session, model, images, self._test_transform)
+        if not settings.shared or key is None:
+            return None
+        store = FeatureStore(settings.shared / "features")
+        features, reused = store.get(key, lambda: self._gather(model, images, self._test_transform, epoch=0))
+        if reused:
+            self.session.work.add(reused=len(images))
+        return features
+
+    def _replay(self, features: Tensor, targets: npt.NDArray[np.int64]) -> Iterator[tuple[Batch, Tensor]]:
+        """What ``_pass`` gave when the features were computed, in the same batches."""
+        size = self.session.settings.eval_batch_size
+        for index in torch.split(torch.arange(len(features)), size):
+            some = features[index].to(self.device)
+            yield Batch(some, torch.from_numpy(targets)[index].to(self.device), index, len(index)), some
 
     def _begin(self, work: str, images: int) -> None:
         self.session.progress.begin(self._label(work), images)

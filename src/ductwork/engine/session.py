@@ -25,6 +25,7 @@ class Work:
     """Images that went through the network, by purpose, images decoded and bytes written."""
 
     frozen: int = 0
+    reused: int = 0
     train: int = 0
     test: int = 0
     decoded: int = 0
@@ -48,7 +49,7 @@ class Session:
     def __init__(self, settings: EngineSettings | None = None, progress: Progress | None = None) -> None:
         self.settings = settings or EngineSettings()
         kind = _device_kind(self.settings.accelerator)
-        self.precision, self.precision_reason = choose(self.settings.precision, kind)
+        self.precision, self.precision_reason = choose(self.settings.precision, kind, self.settings.shared)
         if self.precision == "fp16" and kind == "cpu":
             raise ConfigError("precision fp16 needs a GPU; use bf16 or fp32 on a CPU")
         self.fabric = _quiet_fabric(self.settings, kind, FABRIC[self.precision])

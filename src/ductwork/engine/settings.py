@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -24,3 +25,8 @@ class EngineSettings(BaseModel):
     checkpoint: Literal["epoch", "phase", "stage"] = Field("epoch", description="how often to save")
     evaluate_phases: bool = Field(False, description="also measure the fine-tuned backbone: one more test pass a stage")
     evaluate_ahead: bool = Field(False, description="also test the next domain before it is learned (forward transfer)")
+    shared: Path | Literal[False] | None = Field(
+        None,
+        description="folder for what several runs need: features of the frozen backbone, the precision that a probe "
+        "chose; `bench` gives its runs one, false keeps a run to itself",
+    )

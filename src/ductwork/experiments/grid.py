@@ -9,20 +9,22 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from ductwork.data.streams import available, orders_of
-from ductwork.errors import ConfigError, suggest
-from ductwork.experiments.config import RunConfig, read_yaml
+from ductwork.errors import ConfigError, GridError, suggest
+from ductwork.experiments.config import RunConfig, override, read_yaml
+from ductwork.methods import registry
 from ductwork.validation import validate
 
 Values = dict[str, Any]
 Entry = str | Values
 Orders = list[int | list[str]] | Literal["all"]
+Item = TypeVar("Item")
 
 
 class Grid(BaseModel):
@@ -37,23 +39,77 @@ class Grid(BaseModel):
     backbones: list[Entry] = Field(["glyph_vit"], min_length=1, description="names of backbones")
     grid: dict[str, list[Any]] = Field(default_factory=dict, description="lists of values of any other setting")
     methods: list[Entry] = Field(min_length=1, description="names of methods; a mapping may have recipe and params")
+    overrides: Values = Field(
+        default_factory=dict,
+        description="settings of every run that win over all others; params reach the methods that have them",
+    )
 
 
-def load_grid(path: Path) -> Grid:
-    """A grid from a YAML file."""
-    return validate(Grid, read_yaml(path, "ductwork bench"), str(path))
+def load_grid(path: Path, pairs: Sequence[str] = ()) -> Grid:
+    """A grid from a YAML file and ``key=value`` pairs, each of a key of the grid or of a setting of every run."""
+    placed = []
+    for pair in pairs:
+        first = pair.partition("=")[0].split(".")[0]
+        placed.append(f"overrides.{pair}" if first in RunConfig.model_fields else pair)
+    try:
+        return validate(Grid, override(read_yaml(path, "ductwork bench"), placed), str(path))
+    except ConfigError as error:
+        raise GridError(error.problems) from None
 
 
 def expand(grid: Grid) -> list[Values]:
     """The settings of every run that a grid stands for, in the order in which they are worth doing."""
+    problems: list[str] = []
     axes = [
-        [layer for entry in grid.streams for layer in _streams(entry, grid.orders)],
+        _layers(grid.streams, lambda entry: _streams(entry, grid.orders), problems),
         [{"seed": seed} for seed in grid.seeds],
-        [layer for entry in grid.backbones for layer in _entries(entry, "backbone")],
-        list(_points(grid.grid, "grid")),
-        [layer for entry in grid.methods for layer in _entries(entry, "method")],
+        _layers(grid.backbones, lambda entry: _entries(entry, "backbone"), problems),
+        _layers([grid.grid], lambda points: _points(points, "grid"), problems),
+        _layers(grid.methods, lambda entry: _entries(entry, "method"), problems),
     ]
-    return [_stacked([grid.defaults, *layers]) for layers in itertools.product(*axes)]
+    runs = []
+    for layers in itertools.product(*axes):
+        try:
+            values = _stacked([grid.defaults, *layers])
+            runs.append(_stacked([values, _fitting(grid.overrides, values.get("method"))]))
+        except ConfigError as error:
+            problems.append(str(error))
+    problems += _strays(grid.overrides, {str(values.get("method")) for values in runs})
+    if problems:
+        raise GridError(problems)
+    return runs
+
+
+def _fitting(overrides: Values, method: object) -> Values:
+    """Overrides as they fit a method: those of its hyper-parameters, of which others have other ones."""
+    params = overrides.get("params")
+    if not isinstance(params, dict):
+        return overrides
+    known = _parameters({str(method)})
+    return {**overrides, "params": {key: value for key, value in params.items() if key in known}}
+
+
+def _strays(overrides: Values, methods: Iterable[str]) -> list[str]:
+    """Overrides that would be ignored, since no method has such a parameter."""
+    params, known = overrides.get("params"), _parameters(methods)
+    strays = [key for key in params if key not in known] if isinstance(params, dict) else []
+    return [f"no method of the grid has a parameter {key!r}{suggest(key, known)}" for key in strays]
+
+
+def _parameters(methods: Iterable[str]) -> set[str]:
+    known = registry.methods()
+    return {name for method in methods if method in known for name in known[method].Config.model_fields}
+
+
+def _layers(entries: Iterable[Item], each: Callable[[Item], Iterator[Values]], problems: list[str]) -> list[Values]:
+    """All layers of an axis; what is wrong with an entry is put down in ``problems``."""
+    result: list[Values] = []
+    for entry in entries:
+        try:
+            result.extend(each(entry))
+        except ConfigError as error:
+            problems.append(str(error))
+    return result
 
 
 def _entries(entry: Entry, key: str) -> Iterator[Values]:

@@ -33,9 +33,13 @@ class TransportRecord(_Record):
 
 
 class Work(_Record):
-    """Images that went through the network, by purpose, images decoded and bytes written, in one stage."""
+    """Images that went through the network, by purpose, images decoded and bytes written, in one stage.
+
+    ``reused`` counts images whose features another run had computed already: no pass was made for them.
+    """
 
     frozen: int = 0
+    reused: int = 0
     train: int = 0
     test: int = 0
     decoded: int = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
@@ -44,6 +45,8 @@ from ductwork.validation import validate
 CONFIG_FILE = "config.yaml"
 CHECKPOINT = "checkpoint"
 LOCK_FILE = ".lock"
+LOG_FILE = "log.txt"
+NOW_FILE = ".now.json"
 _PACKAGES = ("torch", "torchvision", "timm", "lightning-fabric", "numpy", "pot", "scikit-learn", "safetensors")
 
 
@@ -51,10 +54,51 @@ def run(config: RunConfig, out: Path | None = None, *, progress: Progress | None
     """Run, or go on with what ``out`` holds. A run that is done is read, not repeated."""
     out = out or Path("runs") / config.name()
     with _locked(out):
-        resumed = _earlier(out, config)
-        if resumed is not None and is_done(out):
-            return read_result(out)
-        return _Run(config, out, progress, resumed).go()
+        return _read_or_run(config, out, progress)
+
+
+def attempt(
+    config: RunConfig, out: Path, blank: RunResult, *, progress: Progress | None = None, patience: float = 0.0
+) -> RunResult:
+    """``run`` where nobody stands by: what goes wrong is written down as the run's result.
+
+    ``blank`` is the result of a run that has not begun. A process that is still at work in the folder is waited for
+    ``patience`` seconds.
+    """
+    with _locked(out, patience):
+        try:
+            return _read_or_run(config, out, progress)
+        except Exception as error:
+            if is_done(out):  # it belongs to another run
+                raise
+            if not isinstance(error, DuctworkError) and progress is not None:
+                progress.say(traceback.format_exc())
+            return conclude(out, blank, "failed", describe(error))
+
+
+def conclude(out: Path, blank: RunResult, status: Literal["failed", "not-applicable"], reason: str) -> RunResult:
+    """Write down how a run ended that did not end well; what it had found stays."""
+    try:
+        result = read_result(out)
+    except CheckpointError:
+        result = blank
+    result = result.model_copy(update={"status": status, "reason": reason})
+    out.mkdir(parents=True, exist_ok=True)
+    _write(out, result)
+    return result
+
+
+def describe(error: Exception) -> str:
+    """An error in one line: ours are made for that, others need their kind."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, DuctworkError) else f"{type(error).__name__}: {text}".removesuffix(": ")
+
+
+def _read_or_run(config: RunConfig, out: Path, progress: Progress | None) -> RunResult:
+    resumed = _earlier(out, config)
+    if resumed is not None and is_done(out):
+        return read_result(out)
+    return _Run(config, out, progress, resumed).go()
 
 
 class _Run:
@@ -175,8 +219,7 @@ class _Run:
         return {name: getattr(found, name) for name in names}
 
     def _write(self, result: RunResult) -> None:
-        text = result.model_dump_json(indent=1, exclude_none=False)
-        write_atomically(self.out / RESULT_FILE, text.encode())
+        _write(self.out, result)
 
     def _log_epoch(self, stage: int, domain: str, phase: str, log: EpochLog) -> None:
         record = EpochRecord(
@@ -214,11 +257,17 @@ class _Run:
         return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
 
 
+def _write(out: Path, result: RunResult) -> None:
+    write_atomically(out / RESULT_FILE, result.model_dump_json(indent=1, exclude_none=False).encode())
+
+
 def _earlier(out: Path, config: RunConfig) -> Mapping[str, Any] | None:
     """What an earlier try in this folder resolved; an error if the folder holds another run."""
     path = out / CONFIG_FILE
     if not path.exists():
-        strangers = sorted(p.name for p in out.iterdir() if p.name != LOCK_FILE)
+        # a run that failed before it could begin leaves these
+        own = {LOCK_FILE, LOG_FILE, NOW_FILE, f"{NOW_FILE}.new"} | (set() if is_done(out) else {RESULT_FILE})
+        strangers = sorted(p.name for p in out.iterdir() if p.name not in own)
         if strangers:
             raise ConfigError(f"{out} is not empty and not a run (it holds {strangers[0]!r}); choose another --out")
         return None
@@ -234,7 +283,7 @@ def _earlier(out: Path, config: RunConfig) -> Mapping[str, Any] | None:
 
 
 @contextmanager
-def _locked(out: Path) -> Iterator[None]:
+def _locked(out: Path, patience: float = 0.0) -> Iterator[None]:
     """Only one process works in a run folder. The lock is the system's: it cannot outlive its process."""
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -249,7 +298,7 @@ def _locked(out: Path) -> Iterator[None]:
         return
     lock = FileLock(out / LOCK_FILE)
     try:
-        lock.acquire(timeout=0)
+        lock.acquire(timeout=patience)
     except Timeout:
         raise DuctworkError(f"another process is at work in {out}; wait for it or choose another --out") from None
     try:

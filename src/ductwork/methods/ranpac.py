@@ -118,7 +118,7 @@ class RanPAC(Method):
         device = stage.device if stage.device.type == "cuda" else torch.device("cpu")
         self._place_sums(device, int(columns.max()) + 1)
         targets = columns[self.rows.span(-1)][torch.from_numpy(stage.domain.targets)][order]
-        features = stage.features(self._features)[order]
+        features = stage.features(self._network())[order]
         if config.ridge is not None:
             self._add(self.sums, features, targets)
             ridge = config.ridge
@@ -193,10 +193,8 @@ class RanPAC(Method):
         self.sums.gram, self.sums.targets = self.sums.gram.to(device), self.sums.targets.to(device)
         self.sums.grow(targets)
 
-    def _features(self, images: Tensor) -> Tensor:
-        if len(self.adapters):
-            return AdaptedBackbone(self.backbone, self.adapters)(images)  # type: ignore[no-any-return]
-        return self.backbone(images)  # type: ignore[no-any-return]
+    def _network(self) -> nn.Module:
+        return AdaptedBackbone(self.backbone, self.adapters) if len(self.adapters) else self.backbone
 
     def _hidden(self, features: Tensor) -> Tensor:
         """``relu(f R)``: float32 even under autocast, since a small lambda multiplies what is lost."""
@@ -207,7 +205,7 @@ class RanPAC(Method):
         return AdaptedBackbone.new_adapters(self.backbone, self.config.bottleneck, dropout=0.1, scale=0.1)
 
     def forward(self, images: Tensor) -> Tensor:
-        hidden = self._hidden(self._features(images))
+        hidden = self._hidden(self._network()(images))
         with torch.autocast(hidden.device.type, enabled=False):
             linear = self.config.scores == "linear"
             scores = hidden @ self.weights if linear else F.cosine_logits(hidden, self.weights.T)

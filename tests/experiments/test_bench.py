@@ -1,0 +1,244 @@
+"""Grids done for real, in processes of this machine: failures, kills and interruptions cost what they must, no more."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from ductwork.errors import DuctworkError
+from ductwork.experiments.bench import bench
+from ductwork.experiments.executors import Task
+from ductwork.experiments.executors.local import LocalExecutor
+from ductwork.experiments.grid import Grid, load_grid
+from ductwork.experiments.plan import Plan, make_plan
+from ductwork.experiments.results import RunResult
+from ductwork.experiments.watch import PlainLines, now, title
+from tests.experiments.pictures import pictures, stable, weights
+
+pytestmark = pytest.mark.slow
+
+ENGINE = {"precision": "fp32", "workers": 0, "accelerator": "cpu"}
+QUICK = {"epochs": 2, "batch_size": 8}
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pictures(tmp_path_factory.mktemp("photos"))
+
+
+@pytest.fixture(scope="module")
+def file(photos: Path) -> Path:
+    """Four runs, of which none fails."""
+    methods = [{"method": "duct", "params": QUICK}, "simplecil"]
+    path = photos / "grid.yaml"
+    path.write_text(
+        json.dumps({"defaults": {"engine": ENGINE}, "streams": [str(photos)], "seeds": [1, 2], "methods": methods})
+    )
+    return path
+
+
+@pytest.fixture(scope="module")
+def unbroken(file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("unbroken")
+    plan = make_plan(load_grid(file), out)
+    results = bench(plan, LocalExecutor(2), Quiet())
+    assert [result.status for result in results] == ["done"] * 4
+    return out
+
+
+class Quiet(PlainLines):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def say(self, line: str) -> None:
+        self.lines.append(line)
+
+
+def command(file: Path, out: Path, *words: str) -> list[str]:
+    return [sys.executable, "-m", "ductwork.cli.main", "bench", str(file), "--out", str(out), "--jobs", "2", *words]
+
+
+def call(file: Path, out: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(file, out, *words), capture_output=True, text=True, check=False)
+
+
+def assert_same(out: Path, other: Path) -> None:
+    runs = sorted(path.parent.name for path in other.glob("*/result.json"))
+    assert runs == sorted(path.parent.name for path in out.glob("*/result.json"))
+    for name in runs:
+        assert stable(out / name, "work") == stable(other / name, "work")
+        assert weights(out / name) == weights(other / name)
+
+
+def wait_for_work(out: Path, method: str, process: subprocess.Popen[str]) -> None:
+    """Until a run of the method trains."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        if any("finetune" in now(folder) for folder in out.glob(f"*-{method}-*")):
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"no {method} came to training: {process.poll()}")
+
+
+def test_a_grid_is_done_once(file: Path, unbroken: Path, tmp_path: Path) -> None:
+    out = shutil.copytree(unbroken, tmp_path / "out")
+    times = {path: path.stat().st_mtime_ns for path in out.glob("*/result.json")}
+    done = call(file, out)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [f"4 runs in {out}: 4 done"]
+    larger = call(file, out, "seeds=[1,2,3]", "methods=[simplecil]")
+    assert larger.returncode == 0, larger.stderr
+    assert "3 runs" in larger.stdout.splitlines()[0]
+    assert "2 done, 1 left" in larger.stdout.splitlines()[0]
+    assert {path: path.stat().st_mtime_ns for path in times} == times
+
+
+def test_features_of_the_frozen_backbone_are_computed_once(file: Path, unbroken: Path, tmp_path: Path) -> None:
+    images = sum(stage["n_train"] for stage in json.loads(next(unbroken.glob("*/result.json")).read_text())["stages"])
+    results = [json.loads(path.read_text()) for path in unbroken.glob("photos*/result.json")]
+    reused = sum(stage["work"]["reused"] for r in results for stage in r["stages"])
+    by_simplecil = sum(s["work"]["frozen"] for r in results if r["method"] == "simplecil" for s in r["stages"])
+    computed_first = sum(
+        s["work"]["frozen"] for r in results if r["method"] == "duct" for s in r["stages"]
+    ) - 2 * images * (1 + 5)  # the centres after fine-tuning, and five views
+    assert by_simplecil + computed_first == images
+    assert reused == (len(results) - 1) * images
+    plan = make_plan(load_grid(file, ["engine.shared=false", "seeds=[1]"]), tmp_path)
+    bench(plan, LocalExecutor(2), Quiet())
+    for task in plan.tasks:
+        assert weights(task.folder) == weights(unbroken / task.folder.name)
+        assert stable(task.folder, "work") == stable(unbroken / task.folder.name, "work")
+        assert not any(s["work"]["reused"] for s in json.loads((task.folder / "result.json").read_text())["stages"])
+
+
+def test_a_failed_run_does_not_stop_the_others(photos: Path, tmp_path: Path) -> None:
+    path = tmp_path / "grid.yaml"
+    bad = {"method": "finetune", "params": {**QUICK, "lr_backbone": 1e30, "lr_head": 1e30}}
+    grid = {"defaults": {"engine": ENGINE}, "streams": [str(photos)], "methods": [bad, "simplecil"]}
+    path.write_text(json.dumps(grid))
+    out = tmp_path / "out"
+    done = call(path, out)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "training diverged" in done.stdout
+    assert "1 done, 1 failed" in done.stdout
+    failed = next(r for r in map(read, out.glob("*/result.json")) if r.status == "failed")
+    assert failed.reason is not None and "training diverged" in failed.reason
+    again = call(path, out)
+    assert again.returncode == 1
+    assert "1 done, 1 failed" in again.stdout.splitlines()[0]
+    retried = call(path, out, "--retry-failed", "--dry-run")
+    assert retried.returncode == 0
+    assert "1 done, 1 left" in retried.stdout
+
+
+def read(path: Path) -> RunResult:
+    return RunResult.model_validate_json(path.read_text())
+
+
+def test_grid_killed_in_the_middle(file: Path, unbroken: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    process = subprocess.Popen(command(file, out), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    wait_for_work(out, "duct", process)
+    process.kill()
+    process.wait()
+    done = call(file, out)  # at once: the workers of the first are gone, or their run folders would be locked
+    assert done.returncode == 0, done.stderr
+    assert_same(out, unbroken)
+
+
+def test_ctrl_c_loses_nothing(file: Path, unbroken: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    process = subprocess.Popen(
+        command(file, out), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    wait_for_work(out, "duct", process)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "nothing is lost" in err
+    assert "Traceback" not in err
+    assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if str(out).encode() in safe_read(path)]
+    assert call(file, out).returncode == 0
+    assert_same(out, unbroken)
+
+
+def safe_read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+class Killer(Quiet):
+    """Kills the worker of a DUCT run in the middle of its training, so many times."""
+
+    def __init__(self, executor: LocalExecutor, times: int) -> None:
+        super().__init__()
+        self.executor, self.times, self.killed = executor, times, 0
+
+    def look(self, running: Mapping[int, Task]) -> None:
+        for worker in self.executor._workers:
+            if (
+                worker.task.config.method == "duct"
+                and "finetune" in now(worker.task.folder)
+                and self.killed < self.times
+            ):
+                pid = worker.process.pid
+                assert pid is not None
+                os.kill(pid, signal.SIGKILL)
+                worker.process.join()
+                (worker.task.folder / ".now.json").unlink()
+                self.killed += 1
+
+
+def killed(file: Path, out: Path, *, times: int, retries: int) -> tuple[Plan, Sequence[RunResult], Killer]:
+    plan = make_plan(
+        load_grid(file, ["seeds=[1]", "methods=[{method: duct, params: {epochs: 2, batch_size: 8}}]"]), out
+    )
+    executor = LocalExecutor(1)
+    watcher = Killer(executor, times)
+    return plan, bench(plan, executor, watcher, retries=retries), watcher
+
+
+def test_a_killed_worker_costs_one_resume(file: Path, unbroken: Path, tmp_path: Path) -> None:
+    plan, results, watcher = killed(file, tmp_path, times=2, retries=2)
+    assert [result.status for result in results] == ["done"]
+    assert watcher.killed == 2
+    assert len([line for line in watcher.lines if "SIGKILL" in line and "goes on from its checkpoint" in line]) == 2
+    folder = plan.runs[0].folder
+    assert stable(folder, "work") == stable(unbroken / folder.name, "work")
+    assert weights(folder) == weights(unbroken / folder.name)
+
+
+def test_a_worker_that_dies_again_and_again_has_failed(file: Path, tmp_path: Path) -> None:
+    _, results, watcher = killed(file, tmp_path, times=9, retries=1)
+    assert [result.status for result in results] == ["failed"]
+    assert watcher.killed == 2
+    assert results[0].reason == "its process was ended by SIGKILL (tried 2 times)"
+
+
+def test_two_grids_do_not_share_a_folder_at_a_time(tmp_path: Path) -> None:
+    plan = make_plan(Grid.model_validate({"methods": ["simplecil"]}), tmp_path)
+
+    class Second(Quiet):
+        def begin(self, done: int, total: int) -> None:
+            with pytest.raises(DuctworkError, match="another grid"):
+                bench(plan, LocalExecutor(1), Quiet())
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        bench(plan, LocalExecutor(1), Second())
+    assert title(plan.runs[0].config) == "simplecil on demo seed 1993"
