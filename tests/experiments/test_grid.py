@@ -126,7 +126,7 @@ def test_all_problems_are_said_at_once(tmp_path: Path) -> None:
     ("values", "words"),
     [
         ({"orders": [1, 17]}, "orders 1 to 5, not 17"),
-        ({"orders": [["handwritten", "prnted"]]}, "did you mean 'printed'"),
+        ({"orders": [["handwritten", "embosed"]]}, "did you mean 'embossed'"),
         ({"orders": [["handwritten", "handwritten"]]}, "twice"),
         ({"methods": ["duct", "duct"]}, "in the grid twice"),
         ({"orders": [1, ["handwritten"]], "streams": [{"stream": "demo", "orders": [1, None]}]}, "the same"),
@@ -215,7 +215,7 @@ def test_time_is_estimated_from_the_most_similar_runs(tmp_path: Path) -> None:
     assert same.seconds(99) == pytest.approx((60.0, 0)), "no run is faster for the others"
     other = make_plan(grid(methods=[{"method": "duct", "params": {"epochs": 30}}, "finetune"]), out)
     assert other.seconds(1) == pytest.approx((120.0, 1))
-    fewer = make_plan(grid(orders=[["handwritten", "printed"]], streams=[{"stream": "demo"}]), out)
+    fewer = make_plan(grid(orders=[["handwritten", "embossed"]], streams=[{"stream": "demo"}]), out)
     assert fewer.seconds(1) == pytest.approx((24.0, 0))
     begun = make_plan(grid(seeds=[5]), out)
     put(begun, 0, "running", seconds=45.0)
