@@ -58,6 +58,10 @@ class ShapeError(DuctworkError, ValueError):
     """Tensors that must fit together do not."""
 
 
+class RankError(DuctworkError):
+    """What ended a run of several processes; one of them says it for all."""
+
+
 def suggest(name: str, known: Iterable[str]) -> str:
     """Say what was probably meant: `` (did you mean 'duct'?)`` or `` (known: a, b, c)``."""
     names = sorted(known)

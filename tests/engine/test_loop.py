@@ -67,7 +67,7 @@ def fit(
         freeze_batch_norm=freeze,
         resume=resume,
         on_epoch=lambda log, snapshot: seen(log, snapshot()),
-        on_batch=lambda n: None,
+        on_batch=lambda mine, total: None,
     )
 
 

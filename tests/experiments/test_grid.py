@@ -11,10 +11,10 @@ import yaml
 from PIL import Image
 
 from ductwork.errors import GridError
+from ductwork.experiments.folder import conclude
 from ductwork.experiments.grid import Grid, expand, load_grid
 from ductwork.experiments.plan import Plan, make_plan
 from ductwork.experiments.results import RESULT_FILE, RunResult
-from ductwork.experiments.run import conclude
 
 CONFIGS = sorted((Path(__file__).parent.parent.parent / "configs").rglob("*.yaml"))
 

@@ -182,7 +182,7 @@ def test_sketches_keep_angles() -> None:
         for key, value in vector.items():  # key by key, as a merge does it
             dwf.add_to_sketch(sketch, {key: value})
         sketches.append(sketch)
-    estimate = float(torch.nn.functional.cosine_similarity(*sketches, dim=0))
+    estimate = float(torch.nn.functional.cosine_similarity(sketches[0], sketches[1], dim=0))
     assert estimate == pytest.approx(dwf.task_vector_cosine(a, b), abs=4 / 8192**0.5)
     assert float(sketches[0].norm()) == pytest.approx(dwf.task_vector_norm(a), rel=0.05)
     at_once = torch.zeros(8192, dtype=torch.float64)

@@ -10,11 +10,12 @@ import typer
 from typer.core import TyperGroup
 
 from ductwork.cli import bench, data, demo, listing, report, run
-from ductwork.errors import DuctworkError
+from ductwork.errors import DuctworkError, RankError
 
 # Threads that wait by spinning make a busy machine a hundred times slower than one thread; this must be said before
 # torch is loaded. Whoever sets it otherwise is left alone.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # its warnings are advice to programmers
 
 
 class _InterruptedError(Exception):
@@ -72,11 +73,14 @@ def main() -> None:
     except DuctworkError as error:
         if os.environ.get("DUCTWORK_DEBUG"):
             raise
-        for line in error.lines:
-            print(f"ductwork: {' '.join(line.split())}", file=sys.stderr)
+        # before the processes of a run have met, the first on each machine speaks
+        if isinstance(error, RankError) or os.environ.get("LOCAL_RANK", "0") == "0":
+            for line in error.lines:
+                print(f"ductwork: {' '.join(line.split())}", file=sys.stderr)
         sys.exit(2)
     except (KeyboardInterrupt, _InterruptedError):
-        print("ductwork: interrupted; nothing is lost, run the same command again to go on", file=sys.stderr)
+        if os.environ.get("RANK", "0") == "0":
+            print("ductwork: interrupted; nothing is lost, run the same command again to go on", file=sys.stderr)
         sys.exit(130)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +22,12 @@ def run(
         str | None, typer.Option(help="Where the download of a named stream lies; the same as root=DIR.")
     ] = None,
     increment: Annotated[int | None, typer.Option(help="Class-incremental: so many classes a stage.")] = None,
+    devices: Annotated[
+        int | None, typer.Option(help="Processes on this machine, one device each; the same as engine.devices=N.")
+    ] = None,
+    nodes: Annotated[
+        int | None, typer.Option(help="Machines, on each of which torchrun starts this; the same as engine.nodes=N.")
+    ] = None,
 ) -> None:
     """Run one method on one stream in one order with one seed.
 
@@ -34,12 +41,12 @@ def run(
     pairs = list(settings or [])
     if config is not None and "=" in str(config):  # no file was given, only settings
         pairs, config = [str(config), *pairs], None
-    pairs += [f"{key}={value}" for key, value in {"root": root, "increment": increment}.items() if value is not None]
+    options = {"root": root, "increment": increment, "engine.devices": devices, "engine.nodes": nodes}
+    pairs += [f"{key}={value}" for key, value in options.items() if value is not None]
     loaded = load_config(config, pairs)
     folder = out or Path("runs") / loaded.name()
-    if is_done(folder):
-        print("already done: nothing to run")
+    done = is_done(folder)
     with watched() as progress:
         result = run_it(loaded, folder, progress=progress)
-    print(result_line(result))
-    print(f"{folder}")
+    if os.environ.get("RANK", "0") == "0":  # of the processes that torchrun started one speaks
+        print(*(["already done: nothing to run"] if done else []), result_line(result), folder, sep="\n")

@@ -12,11 +12,13 @@ from torch import Tensor, nn
 
 from ductwork.data.domain import ConcatSource, Domain, ImageSet, Reference
 from ductwork.data.loading import Batch, Loader, Transform, derive_seeds
+from ductwork.data.slices import bounds
 from ductwork.engine.evaluate import evaluate
 from ductwork.engine.features import FeatureStore, sharable
 from ductwork.engine.loop import EpochLog, Snapshot, train
 from ductwork.engine.seeding import derive, seed_everything
 from ductwork.engine.session import Session
+from ductwork.engine.whole import whole_batch
 from ductwork.errors import DataError
 from ductwork.functional import CenterAccumulator
 from ductwork.methods.base import Batches, Group, Loss, Method, Phase, TrainingConfig
@@ -114,10 +116,10 @@ class Bench:
             self._save_epoch(call, log, snapshot)
             self.session.progress.rename(self._label(f"{self._phase}, epoch {min(log.epoch + 1, epochs)}/{epochs}"))
 
-        def on_batch(images: int) -> None:
-            self.session.progress.advance(images * self.session.world)
+        def on_batch(mine: int, total: int) -> None:
+            self.session.progress.advance(total)
             if on_images:
-                self.session.work.add(train=images)
+                self.session.work.add(train=mine)
 
         train(
             self.session,
@@ -163,8 +165,9 @@ class Bench:
         return torch.stack([self._gather(model, images, self._train_transform, epoch=view) for view in range(views)])
 
     def inputs(self) -> Iterator[Tensor]:
+        # What a method measures on a batch it shall measure on the same batch however many ranks there are.
         for batch, _ in self._pass(lambda inputs: inputs[:, :0], self.domain.train, self._test_transform):
-            yield batch.inputs
+            yield self.session.ranks.whole(batch.inputs, batch.total)
 
     def references(self, positions: Sequence[int]) -> list[Reference]:
         images, name = self.domain.train, self.domain.name
@@ -186,7 +189,8 @@ class Bench:
             found.append(images.subset([at]))
         if not found:
             raise DataError("no reference to recall")
-        self.session.work.add(decoded=len(found))
+        if self.session.rank == 0:  # every rank has all references, but the sum over ranks counts them once
+            self.session.work.add(decoded=len(found))
         return _joined(found)
 
     def earlier(self, domain: str, fingerprint: str) -> ImageSet:
@@ -256,14 +260,14 @@ class Bench:
         epoch: int = 0,
     ) -> Iterator[tuple[Batch, Tensor]]:
         """One pass without gradients; features come as float32."""
-        loader = self._loader(images, transform, self.session.settings.eval_batch_size * self.session.world, targets)
+        loader = self._loader(images, transform, self.session.settings.eval_batch_size, targets)
         self._begin(self._phase, len(images))
         for batch in loader.epoch(epoch):
             batch = batch.to(self.device, non_blocking=True)
-            with self.session.frozen():
-                features = model(batch.inputs).float()
+            with self.session.frozen(), whole_batch(self.session.ranks, batch.inputs, batch.total) as inputs:
+                features = model(inputs)[: len(batch)].float()
             self.session.work.add(frozen=len(batch))
-            self.session.progress.advance(len(batch) * self.session.world)
+            self.session.progress.advance(batch.total)
             yield batch, features
 
     def _gather(self, model: Callable[[Tensor], Tensor], images: ImageSet, transform: Transform, epoch: int) -> Tensor:
@@ -319,7 +323,8 @@ class TensorBatches:
         order = np.argsort(derive_seeds(self._seed, number, np.arange(self.size)), kind="stable")
         for at in range(0, self.size, self._batch_size):
             whole = order[at : at + self._batch_size]
-            mine = torch.from_numpy(np.array_split(whole, self._world)[self._rank])
+            start, size = bounds(len(whole), self._rank, self._world)
+            mine = torch.from_numpy(whole[start : start + size])
             yield Batch(view[mine], self._targets[mine], mine, len(whole))
 
 

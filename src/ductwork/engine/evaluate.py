@@ -12,6 +12,7 @@ from torch import Tensor
 from ductwork.data.domain import ImageSet
 from ductwork.data.loading import Loader, Transform
 from ductwork.engine.session import Session
+from ductwork.engine.whole import whole_batch
 from ductwork.methods.base import Method
 
 Outputs = Callable[[Tensor], Mapping[str, Tensor]]
@@ -70,7 +71,7 @@ def _count_right(
     loader = Loader(
         images,
         transform,
-        batch_size=session.settings.eval_batch_size * session.world,
+        batch_size=session.settings.eval_batch_size,
         targets=targets,
         workers=session.workers,
         rank=session.rank,
@@ -80,11 +81,13 @@ def _count_right(
     with session.frozen():
         for batch in loader.epoch():
             batch = batch.to(session.device)
-            for name, rows in score(batch.inputs).items():
-                best = method.fold(rows.float()).argmax(1)
+            with whole_batch(session.ranks, batch.inputs, batch.total) as inputs:
+                scores = score(inputs)
+            for name, rows in scores.items():
+                best = method.fold(rows[: len(batch)].float()).argmax(1)
                 hit = (best == batch.targets).sum()
                 counts[name] = counts[name] + hit if name in counts else hit
-            session.progress.advance(len(batch))
+            session.progress.advance(batch.total)
             session.work.add(test=len(batch))
     session.work.add(decoded=loader.decoded)
     loader.close()

@@ -72,6 +72,8 @@ class Learner:
         image_size: side of the images, if not the one that the backbone was trained with.
         seed: one seed for everything that is drawn.
         settings: devices, precision, workers, checkpoints.
+        progress: who is told how far the work is.
+        session: a session that was opened before, instead of ``settings`` and ``progress``.
     """
 
     def __init__(
@@ -88,6 +90,7 @@ class Learner:
         seed: int = 1993,
         settings: EngineSettings | None = None,
         progress: Progress | None = None,
+        session: Session | None = None,
     ) -> None:
         kind = registry.find(method)
         self.config = registry.configure(kind, recipe, stream, params)
@@ -98,7 +101,7 @@ class Learner:
         if isinstance(transform, str):
             transform = resolve(transform, backbone_config=backbone.data_config)
         self.transform = transform
-        self.session = Session(settings, progress)
+        self.session = session or Session(settings, progress)
         self.method: Method = kind(self.config, backbone).to(self.session.device)
         self.reports: list[StageReport] = []
         self.library: dict[str, ImageSet] = {}
@@ -207,7 +210,8 @@ class Learner:
     def keep_in(self, folder: Path) -> bool:
         """Save to ``folder`` while learning, and take up what lies there. True if there was something."""
         self._vault = Vault(folder)
-        state = self._vault.read()
+        with self.session.ranks.together():
+            state = self._vault.read()
         if state is not None:
             self.restore(state)
             self._settled_meta = state.meta
@@ -217,7 +221,9 @@ class Learner:
 
     def save(self, folder: str | Path) -> None:
         """Write the learned state to a folder: safetensors and JSON, atomically."""
-        Vault(Path(folder)).write(self.state())
+        if self.session.ranks.leads:
+            Vault(Path(folder)).write(self.state())
+        self.session.ranks.wait()
 
     @classmethod
     def load(
@@ -314,12 +320,12 @@ class Learner:
             "call": left.call,
             "epoch": epoch,
         }
-        if self.session.fabric.is_global_zero:
+        if self.session.ranks.leads:
             written = self._vault.write(State({**state.meta, "unfinished": unfinished}, state.parts), keep=keep)
             report = left.report if left else self.reports[-1] if self.reports else None
             if report is not None:
                 report.work["bytes_written"] = report.work.get("bytes_written", 0) + written
-        self.session.fabric.barrier()
+        self.session.ranks.wait()
 
     def _after_epoch(
         self,
@@ -330,7 +336,7 @@ class Learner:
         snapshot: Callable[[], Snapshot],
         on_epoch: OnEpoch | None,
     ) -> None:
-        if on_epoch is not None and self.session.fabric.is_global_zero:
+        if on_epoch is not None and self.session.ranks.leads:
             on_epoch(len(self.reports) + 1, report.domain, self._phase, log)
         self._settle_time(report)
         if self._vault is not None and self.session.settings.checkpoint == "epoch":

@@ -6,13 +6,16 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from ductwork.backbones.norm import set_batch_norm
+from ductwork.data.loading import Batch
 from ductwork.engine.seeding import derive, seed_everything
 from ductwork.engine.session import Session
+from ductwork.engine.whole import looks_around, whole_batch
 from ductwork.errors import DuctworkError
 from ductwork.methods.base import Batches, Group, Loss, TrainingConfig
 
@@ -51,14 +54,14 @@ def train(
     freeze_batch_norm: bool,
     resume: Snapshot | None,
     on_epoch: OnEpoch,
-    on_batch: Callable[[int], None],
+    on_batch: Callable[[int, int], None],
 ) -> None:
     """Train the parameters in ``groups`` in place, from ``resume`` on if it is given."""
     raw = _optimizer(groups, config)
     state = _Trained(model, groups, raw)
     if resume is not None:
         state.restore(resume)
-    wrapped, optimizer = session.fabric.setup(session.compiled(model), raw)
+    wrapped, optimizer = session.fabric.setup(_Objective(session, model, loss), raw)
     for epoch in range(resume.epoch if resume else 0, epochs):
         start = time.perf_counter()
         seed_everything(derive(seed, "epoch", epoch))
@@ -71,8 +74,7 @@ def train(
             last = step + 1 == len(batches)
             update = last or (step + 1) % config.accumulate == 0
             with session.fabric.no_backward_sync(wrapped, enabled=not update and session.world > 1):
-                outputs = wrapped(batch.inputs)
-                value = loss(outputs, batch) if len(batch) else _nothing(outputs)
+                value = wrapped(batch.inputs, batch.targets, batch.index, batch.total)
                 # the mean over the whole batch of all ranks, whatever this rank's slice of it is
                 share = len(batch) * session.world / batch.total
                 window = min(config.accumulate, len(batches) - (step - pending))
@@ -85,7 +87,7 @@ def train(
                     session.fabric.clip_gradients(wrapped, optimizer, max_norm=config.clip_norm)
                 optimizer.step()
                 optimizer.zero_grad()
-            on_batch(len(batch))
+            on_batch(len(batch), batch.total)
         sums = session.sum(torch.stack([total, total.new_tensor(seen)]))
         mean = float(sums[0] / sums[1]) if seen else 0.0
         if not math.isfinite(mean):
@@ -131,10 +133,40 @@ def rate_factor(schedule: str, epoch: int, epochs: int) -> float:
     return 1.0
 
 
-def _nothing(outputs: object) -> Tensor:
+class _Objective(nn.Module):
+    """From a batch to its loss in one call, so that DDP sees every parameter that the loss depends on."""
+
+    def __init__(self, session: Session, model: nn.Module, loss: Loss) -> None:
+        super().__init__()
+        self.model, self._session, self._loss = session.compiled(model), session, loss
+        self._looks_around = False
+
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        self._looks_around = looks_around(self.model, alone=self._session.world == 1)
+        return self
+
+    def forward(self, inputs: Tensor, targets: Tensor, index: Tensor, total: int) -> Tensor:
+        batch = Batch(inputs, targets, index, total)
+        with whole_batch(self._session.ranks, inputs, total, layers=self._looks_around) as images:
+            outputs = self.model(images)
+        with torch.autocast(inputs.device.type, enabled=False):
+            outputs = _map(outputs, lambda t: t.float() if t.is_floating_point() else t)
+            return self._loss(outputs, batch) if len(batch) else _nothing(outputs)
+
+
+def _map(outputs: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """``outputs`` with every tensor of it changed."""
+    if isinstance(outputs, Tensor):
+        return change(outputs)
+    return type(outputs)(_map(one, change) for one in outputs) if isinstance(outputs, (tuple, list)) else outputs
+
+
+def _nothing(outputs: Any) -> Tensor:
     """A loss of zero that touches every output: a rank without images still takes part in the backward pass."""
-    tensors = outputs if isinstance(outputs, (tuple, list)) else [outputs]
-    return sum((t.sum() * 0.0 for t in tensors if isinstance(t, Tensor)), torch.zeros(()))
+    found: list[Tensor] = []
+    _map(outputs, lambda t: found.append(t) or t)  # type: ignore[func-returns-value]
+    return sum((t.sum() * 0.0 for t in found), torch.zeros((), device=found[0].device))
 
 
 class _Trained:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from contextlib import AbstractContextManager
@@ -26,8 +27,13 @@ class Progress(Protocol):
     def say(self, line: str) -> None: ...
 
 
-class Silent:
+class Silent(AbstractContextManager["Silent"]):
     """Tells nothing."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
 
     def begin(self, work: str, images: int) -> None: ...
 
@@ -127,6 +133,8 @@ class Bar(AbstractContextManager["Bar"]):
         self._bar.console.print(line, highlight=False, markup=False)
 
 
-def for_terminal() -> Bar | Lines:
-    """A bar where somebody is looking, lines where nobody is."""
+def for_terminal() -> Bar | Lines | Silent:
+    """A bar where somebody is looking, lines where nobody is; of several processes only the first tells."""
+    if os.environ.get("RANK", "0") != "0":
+        return Silent()
     return Bar() if sys.stderr.isatty() else Lines()

@@ -12,10 +12,14 @@ from dataclasses import asdict, dataclass, fields
 
 import torch
 from lightning_fabric import Fabric
+from lightning_fabric.plugins.environments.lightning import LightningEnvironment
+from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+from lightning_fabric.strategies.ddp import DDPStrategy
 from torch import Tensor
 
 from ductwork.engine.precision import FABRIC, choose
 from ductwork.engine.progress import Progress, Silent
+from ductwork.engine.ranks import Ranks, join
 from ductwork.engine.settings import EngineSettings
 from ductwork.errors import ConfigError
 
@@ -49,12 +53,16 @@ class Session:
     def __init__(self, settings: EngineSettings | None = None, progress: Progress | None = None) -> None:
         self.settings = settings or EngineSettings()
         kind = _device_kind(self.settings.accelerator)
-        self.precision, self.precision_reason = choose(self.settings.precision, kind, self.settings.shared)
+        self.ranks = join(self.settings)
+        # a probe may decide, and processes that are equally fast may still measure differently
+        self.precision, self.precision_reason = self.ranks.tell(
+            choose(self.settings.precision, kind, self.settings.shared)
+        )
         if self.precision == "fp16" and kind == "cpu":
             raise ConfigError("precision fp16 needs a GPU; use bf16 or fp32 on a CPU")
-        self.fabric = _quiet_fabric(self.settings, kind, FABRIC[self.precision])
+        self.fabric = _quiet_fabric(self.ranks, kind, FABRIC[self.precision])
         self.fabric.launch()
-        self.progress: Progress = progress if progress is not None and self.fabric.is_global_zero else Silent()
+        self.progress: Progress = progress if progress is not None and self.ranks.leads else Silent()
         self.work = Work()
 
     @property
@@ -63,26 +71,22 @@ class Session:
 
     @property
     def rank(self) -> int:
-        return self.fabric.global_rank
+        return self.ranks.rank
 
     @property
     def world(self) -> int:
-        return self.fabric.world_size
+        return self.ranks.world
 
     @property
     def workers(self) -> int:
         """Processes that read images for one rank."""
         if self.settings.workers != "auto":
             return self.settings.workers
-        return max(0, min(8, (_cores() // self.settings.devices) - 1))
+        return max(0, min(8, (_cores() // self.ranks.neighbours) - 1))
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """The sum over all ranks, on the CPU."""
-        if self.world == 1:
-            return tensor
-        result = self.fabric.all_reduce(tensor.to(self.device), reduce_op="sum")
-        assert isinstance(result, Tensor)
-        return result.to(tensor.device)
+        """The sum over all ranks; the same bits on each."""
+        return self.ranks.sum(tensor)
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
@@ -109,21 +113,21 @@ def _device_kind(accelerator: str) -> str:
     return next((kind for kind, there in available.items() if there()), "cpu")
 
 
-def _quiet_fabric(settings: EngineSettings, kind: str, precision: str) -> Fabric:
+def _quiet_fabric(ranks: Ranks, kind: str, precision: str) -> Fabric:
     with warnings.catch_warnings():
         # hints on what else could be installed, and what the run's record says anyway, are no news to the user
         warnings.simplefilter("ignore")
         logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
-        spread = settings.devices * settings.nodes > 1 or int(os.environ.get("WORLD_SIZE", "1")) > 1
-        devices: int | str = settings.devices
-        if "LOCAL_WORLD_SIZE" in os.environ:  # torchrun has started the processes already and knows how many
-            devices = int(os.environ["LOCAL_WORLD_SIZE"])
+        spread = ranks.world > 1
         return Fabric(
             accelerator=kind,
-            devices=devices,
-            num_nodes=settings.nodes,
-            strategy="ddp_find_unused_parameters_true" if spread else "auto",
+            devices=ranks.neighbours,
+            num_nodes=ranks.world // ranks.neighbours,
+            # a stage may leave parameters out, such as the rows of other blocks
+            strategy=DDPStrategy(find_unused_parameters=True) if spread else "auto",
             precision=precision,  # type: ignore[arg-type]
+            # said, because Fabric would take a job of a cluster's scheduler for one that wants to be spread
+            plugins=[TorchElasticEnvironment() if spread else LightningEnvironment()],
         )
 
 

@@ -20,7 +20,7 @@ class EngineSettings(BaseModel):
         "auto", description="auto: bf16 where a probe gains from it"
     )
     workers: int | Literal["auto"] = Field("auto", description="processes that read images; 0 reads in this one")
-    eval_batch_size: int = Field(256, ge=1, description="images a step without gradients")
+    eval_batch_size: int = Field(256, ge=1, description="images a step without gradients, over all devices")
     compile: bool = Field(False, description="compile the network with torch.compile")
     checkpoint: Literal["epoch", "phase", "stage"] = Field("epoch", description="how often to save")
     evaluate_phases: bool = Field(False, description="also measure the fine-tuned backbone: one more test pass a stage")

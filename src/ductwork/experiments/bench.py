@@ -13,9 +13,9 @@ from filelock import FileLock, Timeout
 
 from ductwork.errors import DuctworkError
 from ductwork.experiments.executors import Ended, Executor, Task
+from ductwork.experiments.folder import LOCK_FILE, conclude
 from ductwork.experiments.plan import Plan, Planned
 from ductwork.experiments.results import RESULT_FILE, RunResult, read_result
-from ductwork.experiments.run import LOCK_FILE, conclude
 from ductwork.experiments.watch import Watcher, title
 
 RETRIES = 3

@@ -105,6 +105,7 @@ class RunResult(_Record):
     price: Price = Field(default_factory=Price)
     precision: str = "fp32"
     device: str = "cpu"
+    processes: int = 1
     versions: dict[str, str] = Field(default_factory=dict)
     seconds: float = 0.0
     peak_memory_bytes: int = 0

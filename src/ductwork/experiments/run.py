@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import traceback
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 import yaml
-from filelock import FileLock, Timeout
 
 from ductwork import __version__
 from ductwork import functional as F
@@ -22,14 +20,17 @@ from ductwork.data.folders import verify_readable
 from ductwork.data.incremental import by_classes
 from ductwork.data.streams import open_stream
 from ductwork.engine.checkpoint import write_atomically
+from ductwork.engine.launch import launch
 from ductwork.engine.learner import Learner, StageReport
 from ductwork.engine.loop import EpochLog
 from ductwork.engine.progress import Progress
+from ductwork.engine.ranks import join, started_as_rank
+from ductwork.engine.session import Session
 from ductwork.errors import CheckpointError, ConfigError, DuctworkError
-from ductwork.experiments.config import RunConfig, read_yaml
+from ductwork.experiments.config import RunConfig
+from ductwork.experiments.folder import CHECKPOINT, CONFIG_FILE, conclude, earlier, locked, write
 from ductwork.experiments.results import (
     METRICS_FILE,
-    RESULT_FILE,
     BackboneRecord,
     DataRecord,
     EpochRecord,
@@ -40,20 +41,19 @@ from ductwork.experiments.results import (
     read_metrics,
     read_result,
 )
-from ductwork.validation import validate
 
-CONFIG_FILE = "config.yaml"
-CHECKPOINT = "checkpoint"
-LOCK_FILE = ".lock"
-LOG_FILE = "log.txt"
-NOW_FILE = ".now.json"
 _PACKAGES = ("torch", "torchvision", "timm", "lightning-fabric", "numpy", "pot", "scikit-learn", "safetensors")
 
 
 def run(config: RunConfig, out: Path | None = None, *, progress: Progress | None = None) -> RunResult:
-    """Run, or go on with what ``out`` holds. A run that is done is read, not repeated."""
+    """Run, or go on with what ``out`` holds. A run that is done is read, not repeated.
+
+    With ``engine.devices`` above 1 so many processes are started here; under ``torchrun`` this is one of them.
+    """
     out = out or Path("runs") / config.name()
-    with _locked(out):
+    if started_as_rank():
+        return _as_one_of_all(config, out, progress)
+    with locked(out):
         return _read_or_run(config, out, progress)
 
 
@@ -65,7 +65,7 @@ def attempt(
     ``blank`` is the result of a run that has not begun. A process that is still at work in the folder is waited for
     ``patience`` seconds.
     """
-    with _locked(out, patience):
+    with locked(out, patience):
         try:
             return _read_or_run(config, out, progress)
         except Exception as error:
@@ -76,18 +76,6 @@ def attempt(
             return conclude(out, blank, "failed", describe(error))
 
 
-def conclude(out: Path, blank: RunResult, status: Literal["failed", "not-applicable"], reason: str) -> RunResult:
-    """Write down how a run ended that did not end well; what it had found stays."""
-    try:
-        result = read_result(out)
-    except CheckpointError:
-        result = blank
-    result = result.model_copy(update={"status": status, "reason": reason})
-    out.mkdir(parents=True, exist_ok=True)
-    _write(out, result)
-    return result
-
-
 def describe(error: Exception) -> str:
     """An error in one line: ours are made for that, others need their kind."""
     text = " ".join(str(error).split())
@@ -95,10 +83,36 @@ def describe(error: Exception) -> str:
 
 
 def _read_or_run(config: RunConfig, out: Path, progress: Progress | None) -> RunResult:
-    resumed = _earlier(out, config)
+    """With the folder locked. What can be said at once is said before processes are started."""
+    resumed = earlier(out, config)
     if resumed is not None and is_done(out):
         return read_result(out)
-    return _Run(config, out, progress, resumed).go()
+    if config.engine.nodes > 1:
+        raise ConfigError("a run on several nodes is started by torchrun on each of them; docs/cluster.md shows how")
+    if config.engine.devices == 1:
+        return _Run(config, out, progress, resumed).go()
+    launch(config.engine.devices, _as_launched, config, out, resumed, progress=progress)
+    return read_result(out)
+
+
+def _as_launched(config: RunConfig, out: Path, resumed: Mapping[str, Any] | None, progress: Progress) -> None:
+    """The run as each process sees it that was started here; the one that started them holds the lock."""
+    with join(config.engine).one_voice():
+        _Run(config, out, progress, resumed).go()
+
+
+def _as_one_of_all(config: RunConfig, out: Path, progress: Progress | None) -> RunResult:
+    """The run as each process of torchrun sees it; the first one holds the lock, and reads and writes the folder."""
+    ranks = join(config.engine)
+    with ranks.one_voice(), ExitStack() as held:
+        resumed, done = None, False
+        with ranks.together():
+            if ranks.leads:
+                held.enter_context(locked(out))
+                resumed = earlier(out, config)
+                done = resumed is not None and is_done(out)
+        resumed, done = ranks.tell((resumed, done))
+        return read_result(out) if done else _Run(config, out, progress, resumed).go()
 
 
 class _Run:
@@ -108,15 +122,27 @@ class _Run:
         self, config: RunConfig, out: Path, progress: Progress | None, resumed: Mapping[str, Any] | None
     ) -> None:
         self.config, self.out = config, out
+        settings = config.engine
+        if resumed is not None:  # the precision that a probe chose then, not what it would choose now
+            settings = settings.model_copy(update={"precision": resumed["precision"]})
+        session = Session(settings, progress)
+        self.ranks = session.ranks
+        with self.ranks.together():
+            self._open(session)
+            self._check_same(resumed)
+        if self.ranks.leads and resumed is None:
+            write_atomically(out / CONFIG_FILE, self._config_yaml().encode())
+        self.learner.keep_in(out / CHECKPOINT)
+        self.learner.library.update({domain.name: domain.train for domain in self.stream})
+
+    def _open(self, session: Session) -> None:
+        config = self.config
         self.stream = open_stream(
             config.stream, root=config.root, order=config.order, split=config.split, seed=config.split_seed
         )
         verify_readable(self.stream)
         if config.increment is not None:
             self.stream = by_classes(self.stream, config.increment)
-        settings = config.engine
-        if resumed is not None:  # the precision that a probe chose then, not what it would choose now
-            settings = settings.model_copy(update={"precision": resumed["precision"]})
         self.learner = Learner(
             config.method,
             backbone=config.backbone,
@@ -127,15 +153,8 @@ class _Run:
             stream=self.stream.name,
             transform=self.stream.transform if config.transform == "auto" else config.transform,
             seed=config.seed,
-            settings=settings,
-            progress=progress,
+            session=session,
         )
-        self.leader = self.learner.session.fabric.is_global_zero
-        self._check_same(resumed)
-        if self.leader and resumed is None:
-            write_atomically(out / CONFIG_FILE, self._config_yaml().encode())
-        self.learner.keep_in(out / CHECKPOINT)
-        self.learner.library.update({domain.name: domain.train for domain in self.stream})
 
     def _check_same(self, resumed: Mapping[str, Any] | None) -> None:
         """What a run that goes on must find unchanged."""
@@ -148,20 +167,17 @@ class _Run:
                 raise CheckpointError(f"the {what} changed since the run in {self.out} was begun; choose another --out")
 
     def go(self) -> RunResult:
-        if self.leader:
+        if self.ranks.leads:
             self._trim_metrics()
-            self._write(self._result("running"))
+        self._write("running")
         for number, domain in enumerate(self.stream, start=1):
             if number > len(self.learner.reports):
                 tests, ahead = self.stream.seen(domain), self._ahead(number)
                 left = len(self.stream) - number
                 self.learner.learn(domain, tests=tests, ahead=ahead, remaining=left, on_epoch=self._log_epoch)
-                if self.leader:
-                    self._write(self._result("running"))
-        result = self._result("done")
-        if self.leader:
-            self._write(result)
-        return result
+                if number < len(self.stream):
+                    self._write("running")
+        return self._write("done")
 
     def _ahead(self, number: int) -> Mapping[str, ImageSet]:
         """The next domain's test set, where forward transfer was asked for and means something."""
@@ -169,7 +185,7 @@ class _Run:
             return {}
         return {self.stream[number].name: self.stream[number].test}
 
-    def _result(self, status: Literal["running", "done"]) -> RunResult:
+    def _result(self, status: Literal["running", "done"], peak: int) -> RunResult:
         learner, config, method = self.learner, self.config, self.learner.method
         stages = [_stage_record(report) for report in learner.reports]
         price = method.price()
@@ -195,9 +211,10 @@ class _Run:
             ),
             precision=learner.session.precision,
             device=learner.session.describe(),
+            processes=self.ranks.world,
             versions=_versions(),
             seconds=sum(sum(stage.seconds.values()) for stage in stages),
-            peak_memory_bytes=_peak_memory(),
+            peak_memory_bytes=peak,
             status=status,
             **self._metrics(),
         )
@@ -218,8 +235,11 @@ class _Run:
         names = ("A_bar", "A_B", "forgetting", "forgetting_chaudhry", "bwt", "fwt")
         return {name: getattr(found, name) for name in names}
 
-    def _write(self, result: RunResult) -> None:
-        _write(self.out, result)
+    def _write(self, status: Literal["running", "done"]) -> RunResult:
+        result = self._result(status, self.ranks.largest(_peak_memory()))
+        if self.ranks.leads:
+            write(self.out, result)
+        return result
 
     def _log_epoch(self, stage: int, domain: str, phase: str, log: EpochLog) -> None:
         record = EpochRecord(
@@ -255,56 +275,6 @@ class _Run:
             "versions": _versions(),
         }
         return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
-
-
-def _write(out: Path, result: RunResult) -> None:
-    write_atomically(out / RESULT_FILE, result.model_dump_json(indent=1, exclude_none=False).encode())
-
-
-def _earlier(out: Path, config: RunConfig) -> Mapping[str, Any] | None:
-    """What an earlier try in this folder resolved; an error if the folder holds another run."""
-    path = out / CONFIG_FILE
-    if not path.exists():
-        # a run that failed before it could begin leaves these
-        own = {LOCK_FILE, LOG_FILE, NOW_FILE, f"{NOW_FILE}.new"} | (set() if is_done(out) else {RESULT_FILE})
-        strangers = sorted(p.name for p in out.iterdir() if p.name not in own)
-        if strangers:
-            raise ConfigError(f"{out} is not empty and not a run (it holds {strangers[0]!r}); choose another --out")
-        return None
-    values = read_yaml(path)
-    resolved = values.pop("resolved", None)
-    if not isinstance(resolved, dict):
-        raise CheckpointError(f"{path} was not written by a run; choose another --out")
-    then, now = validate(RunConfig, values, str(path)).identity(), config.identity()
-    for key in now:
-        if then[key] != now[key]:
-            raise ConfigError(f"{out} holds a run with {key} = {then[key]!r}, not {now[key]!r}; choose another --out")
-    return resolved
-
-
-@contextmanager
-def _locked(out: Path, patience: float = 0.0) -> Iterator[None]:
-    """Only one process works in a run folder. The lock is the system's: it cannot outlive its process."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):
-        raise ConfigError(f"--out {out} is a file, not a folder") from None
-    except OSError as error:
-        raise ConfigError(f"cannot write to {out}: {error.strerror}") from None
-    if not os.access(out, os.W_OK | os.X_OK):
-        raise ConfigError(f"cannot write to {out}: permission denied")
-    if int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0"))) != 0:
-        yield  # the first rank holds the lock for all
-        return
-    lock = FileLock(out / LOCK_FILE)
-    try:
-        lock.acquire(timeout=patience)
-    except Timeout:
-        raise DuctworkError(f"another process is at work in {out}; wait for it or choose another --out") from None
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _stage_record(report: StageReport) -> StageRecord:

@@ -16,8 +16,8 @@ from typing import Any, Protocol, Self, TextIO
 from ductwork.engine.progress import Lines
 from ductwork.experiments.config import RunConfig
 from ductwork.experiments.executors import Task
+from ductwork.experiments.folder import LOG_FILE, NOW_FILE
 from ductwork.experiments.results import RunResult
-from ductwork.experiments.run import LOG_FILE, NOW_FILE
 
 _EVERY = 0.5  # seconds between two notes
 _ROWS = 12  # finished runs that a terminal shows

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from ductwork.backbones.base import Backbone
 from ductwork.backbones.tokens import embed, finish, pool, require_vit, run_blocks
 from ductwork.data.loading import Batch
+from ductwork.data.slices import sum_over_batch
 from ductwork.errors import BackboneError
 from ductwork.methods.base import Group, Method, Parts, Phase, Price, Stage, TrainingConfig
 from ductwork.methods.heads import LinearHead
@@ -147,7 +148,7 @@ def _cross_entropy_and_penalty(outputs: tuple[Tensor, Tensor], batch: Batch) -> 
 
 def most_frequent(ids: Tensor, size: int, count: int) -> Tensor:
     """The ``count`` numbers below ``size`` that occur most often in ``ids``; of two that are level the lower first."""
-    occurrences = torch.stack([(ids == number).sum() for number in range(size)])
+    occurrences = sum_over_batch(torch.stack([(ids == number).sum() for number in range(size)]))
     return occurrences.argsort(descending=True, stable=True)[:count]
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 
 from ductwork.experiments.executors import Ended, Task
-from ductwork.experiments.run import LOG_FILE
+from ductwork.experiments.folder import LOG_FILE
 
 _MOST_ON_PROCESSORS = 8
 _MEMORY_OF_A_RUN = 4 << 30  # bytes: what training a ViT-B/16 takes, with a reserve for what is read beside it
