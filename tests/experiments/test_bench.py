@@ -208,7 +208,7 @@ def killed(file: Path, out: Path, *, times: int, retries: int) -> tuple[Plan, Se
     plan = make_plan(
         load_grid(file, ["seeds=[1]", "methods=[{method: duct, params: {epochs: 2, batch_size: 8}}]"]), out
     )
-    executor = LocalExecutor(1)
+    executor = LocalExecutor(2)  # as many threads a run as in `unbroken`: their number decides the last bits
     watcher = Killer(executor, times)
     return plan, bench(plan, executor, watcher, retries=retries), watcher
 
