@@ -1,19 +1,26 @@
-"""What each of two processes does in ``test_spread.py``: every method that was asked for learns, the first one saves.
+"""What each of two processes does in ``test_spread.py``: layers compute, every method learns, the first process saves.
 
-Run as ``torchrun --nproc_per_node 2 -m tests.engine.spread_worker FOLDER METHOD...``.
+Run as ``torchrun --nproc_per_node 2 -m tests.engine.spread_worker FOLDER``.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+from safetensors.torch import save_file
+from timm.layers.drop import DropPath
+from torch import Tensor, nn
+
 from ductwork.data.domain import Domain
+from ductwork.data.slices import bounds
 from ductwork.engine.learner import Learner
+from ductwork.engine.ranks import Ranks, join
 from ductwork.engine.settings import EngineSettings
+from ductwork.engine.whole import looks_around, whole_batch
 from ductwork.methods.registry import methods
 from tests.conftest import domain, tiny_backbone
 
@@ -54,13 +61,38 @@ def report(learner: Learner) -> list[dict[str, Any]]:
     return [{**vars(one), "seconds": sorted(one.seconds)} for one in learner.reports]
 
 
-def main(folder: str, cases: Sequence[str]) -> None:
-    for case in cases:
+def layers(ranks: Ranks) -> dict[str, Tensor]:
+    """What layers that draw for a batch, or look at all of it, give on all ranks together."""
+    torch.manual_seed(1)
+    drawing = [nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), DropPath(0.5), nn.Dropout(0.3)]
+    model = nn.Sequential(*drawing, nn.Flatten(), nn.Linear(4 * 6 * 6, 2))
+    assert looks_around(model, alone=ranks.world == 1)
+    found: dict[str, Tensor] = {}
+    for total in (5, 1):  # of one image, the second rank has none
+        batch = torch.randn(total, 3, 8, 8)
+        start, size = bounds(total, ranks.rank, ranks.world)
+        with whole_batch(ranks, batch[start : start + size], total, layers=True) as inputs:
+            outputs = model(inputs)[:size]
+        model.zero_grad()
+        (outputs.square().sum() + 0.0 * sum(p.sum() for p in model.parameters())).backward()
+        found[f"outputs.{total}"] = ranks.whole(outputs.detach(), total)
+        for name, parameter in model.named_parameters():
+            assert parameter.grad is not None
+            found[f"gradient.{name}.{total}"] = ranks.sum(parameter.grad)
+    return found | {f"buffer.{name}": buffer.clone() for name, buffer in model.named_buffers()}
+
+
+def main(folder: Path) -> None:
+    ranks = join(EngineSettings(accelerator="cpu"))
+    found = layers(ranks)
+    if ranks.leads:
+        save_file(found, folder / "layers.safetensors")
+    for case in CASES:
         learner = learn(case)
-        learner.save(Path(folder) / case)
-        if learner.session.ranks.leads:
-            (Path(folder) / f"{case}.json").write_text(json.dumps(report(learner)))
+        learner.save(folder / case)
+        if ranks.leads:
+            (folder / f"{case}.json").write_text(json.dumps(report(learner)))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:] or list(CASES))
+    main(Path(sys.argv[1]))
