@@ -103,6 +103,8 @@ def test_both_classifiers_are_measured_in_one_pass(stream: Stream, classifier: s
     assert torch.equal((scores["final"] if classifier == "nme" else scores["nme"]).argmax(1), nearest)
     torch.testing.assert_close(scores["final"] if classifier == "head" else scores["head"], head)
     torch.testing.assert_close(method(inputs), scores["final"])
+    own = sum(p.numel() for p in method.parameters())
+    assert method.price().parameters == own + (method.means.numel() if classifier == "nme" else 0)
 
 
 def test_all_means_follow_the_backbone(stream: Stream) -> None:

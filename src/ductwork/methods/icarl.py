@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from ductwork import functional as F
 from ductwork.backbones.base import Backbone
 from ductwork.data.loading import Batch
-from ductwork.methods.base import Parts, Recipe, Stage
+from ductwork.methods.base import Parts, Price, Recipe, Stage
 from ductwork.methods.exemplars import RehearsalConfig
 from ductwork.methods.replay import Replay
 
@@ -88,6 +88,12 @@ class ICaRL(Replay):
     def _nearest(self, features: Tensor) -> Tensor:
         """Cosines: of unit vectors the nearest is the one at the smallest angle."""
         return F.cosine_logits(features, self.means.to(features.device))
+
+    def price(self) -> Price:
+        found = super().price()
+        if self.config.classifier == "nme":  # otherwise prediction does without the means
+            found.parameters += self.means.numel()
+        return found
 
     def parts(self) -> Parts:
         return {**super().parts(), "means": {"means": self.means}}
