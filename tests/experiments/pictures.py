@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -40,3 +42,21 @@ def stable(out: Path, *more: str) -> Any:
 def weights(out: Path) -> Any:
     """Files of a checkpoint are named by their content."""
     return json.loads((out / "checkpoint" / "manifest.json").read_text())["objects"]
+
+
+def epochs(out: Path) -> list[dict[str, Any]]:
+    """``metrics.jsonl`` without the clock."""
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
+
+
+def wait_for_checkpoints(process: subprocess.Popen[Any], out: Path, count: int) -> bool:
+    """Until a run has saved so many times; False if it ended before."""
+    manifest, seen, last = out / "checkpoint" / "manifest.json", 0, 0
+    while process.poll() is None:
+        now = manifest.stat().st_mtime_ns if manifest.exists() else 0
+        seen, last = (seen + 1, now) if now != last else (seen, last)
+        if seen >= count:
+            return True
+        time.sleep(0.0005)
+    return False

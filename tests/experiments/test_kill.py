@@ -13,11 +13,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.experiments.pictures import pictures, stable, weights
+from tests.experiments.pictures import epochs, pictures, stable, wait_for_checkpoints, weights
 
 SETTINGS = ["params.epochs=2", "params.batch_size=8", "engine.precision=fp32", "engine.workers=1"]
 
@@ -45,21 +44,11 @@ def kill_after(photos: Path, out: Path, checkpoints: int, delay: float) -> bool:
     process = subprocess.Popen(
         command(photos, out), env=environment(), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
     )
-    manifest, seen, last = out / "checkpoint" / "manifest.json", 0, 0
-    while process.poll() is None:
-        now = manifest.stat().st_mtime_ns if manifest.exists() else 0
-        seen, last = (seen + 1, now) if now != last else (seen, last)
-        if seen >= checkpoints:
-            time.sleep(delay)
-            process.send_signal(signal.SIGKILL)
-            return process.wait() == -signal.SIGKILL
-        time.sleep(0.0005)
-    return False
-
-
-def epochs(out: Path) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
+    if not wait_for_checkpoints(process, out, checkpoints):
+        return False
+    time.sleep(delay)
+    process.send_signal(signal.SIGKILL)
+    return process.wait() == -signal.SIGKILL
 
 
 @pytest.fixture(scope="module")

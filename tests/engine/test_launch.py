@@ -1,0 +1,76 @@
+"""Processes that are started together end together, and one line says why."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from ductwork.engine.launch import launch
+from ductwork.engine.progress import Progress, Silent
+from ductwork.engine.ranks import join
+from ductwork.engine.settings import EngineSettings
+from ductwork.errors import ConfigError, DataError, DuctworkError
+
+pytestmark = pytest.mark.slow
+
+CPU = EngineSettings(accelerator="cpu")
+
+
+class Listener(Silent):
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def say(self, line: str) -> None:
+        self.heard.append(line)
+
+
+def fail_on_the_second(progress: Progress) -> None:
+    ranks = join(CPU)
+    with ranks.one_voice():
+        if not ranks.leads:
+            raise DataError("image 7 is damaged")
+        ranks.wait()  # for one that never comes
+
+
+def fail_together(progress: Progress) -> None:
+    ranks = join(CPU)
+    with ranks.one_voice(), ranks.together():
+        raise DataError("no such stream")
+
+
+def greet_and_be_killed(word: str, progress: Progress) -> None:
+    ranks = join(CPU)
+    number = ranks.largest(ranks.rank) + 1
+    if ranks.leads:
+        progress.say(f"{word} from {number}")
+    ranks.wait()
+    with ranks.one_voice():
+        if not ranks.leads:
+            os.kill(os.getpid(), signal.SIGKILL)
+        ranks.wait()
+
+
+def test_an_error_on_one_of_them_is_one_line_that_says_where(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(DuctworkError, match=r"^image 7 is damaged \(process 2 of 2, on .+\)$"):
+        launch(2, fail_on_the_second)
+    assert capfd.readouterr().err == ""
+
+
+def test_an_error_on_all_of_them_is_said_once(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(DuctworkError, match=r"^no such stream$"):
+        launch(2, fail_together)
+    assert capfd.readouterr().err == ""
+
+
+def test_one_that_is_killed_takes_the_others_along() -> None:
+    listener = Listener()
+    with pytest.raises(DuctworkError, match=r"^process 2 of 2 was ended by SIGKILL.*run the same command again"):
+        launch(2, greet_and_be_killed, "greetings", progress=listener)
+    assert listener.heard == ["greetings from 2"]
+
+
+def test_a_program_that_asks_for_several_is_told_how_to_start_them() -> None:
+    with pytest.raises(ConfigError, match=r"torchrun --nnodes 2 --nproc_per_node 4 program\.py"):
+        join(EngineSettings(devices=4, nodes=2))
