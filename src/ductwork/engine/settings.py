@@ -25,6 +25,10 @@ class EngineSettings(BaseModel):
     checkpoint: Literal["epoch", "phase", "stage"] = Field("epoch", description="how often to save")
     evaluate_phases: bool = Field(False, description="also measure the fine-tuned backbone: one more test pass a stage")
     evaluate_ahead: bool = Field(False, description="also test the next domain before it is learned (forward transfer)")
+    embedding: int = Field(
+        0, ge=0, description="test images of each class and domain whose features are written down in the end; 0: none"
+    )
+    embedding_classes: int = Field(10, ge=2, description="how many classes those are of, spread evenly over all")
     shared: Path | Literal[False] | None = Field(
         None,
         description="folder for what several runs need: features of the frozen backbone, the precision that a probe "

@@ -15,6 +15,9 @@ from ductwork.engine.settings import EngineSettings
 from ductwork.errors import ConfigError
 from ductwork.validation import validate
 
+# Settings of the engine on which numbers or files of a run depend.
+_DECIDES = ("precision", "evaluate_phases", "evaluate_ahead", "embedding", "embedding_classes")
+
 
 class RunConfig(BaseModel):
     """One run. Every field has a default, so that an empty file is a run of DUCT on the demo stream."""
@@ -47,7 +50,7 @@ class RunConfig(BaseModel):
     def identity(self) -> dict[str, Any]:
         """All that decides what is learned: everything but where and how it is computed."""
         values = self.model_dump(mode="json")
-        values["engine"] = {key: values["engine"][key] for key in ("precision", "evaluate_phases", "evaluate_ahead")}
+        values["engine"] = {key: values["engine"][key] for key in _DECIDES}
         return values
 
 

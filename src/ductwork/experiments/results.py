@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ductwork.errors import CheckpointError
 
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
 RESULT_FILE = "result.json"
 METRICS_FILE = "metrics.jsonl"
+EMBEDDING_FILE = "embedding.safetensors"
 FORMAT = 1
 
 
@@ -58,6 +64,7 @@ class StageRecord(_Record):
     after: dict[str, float] = Field(default_factory=dict)
     similarity: float | None = None
     task_vector_norm: float | None = None
+    task_vector_cosines: dict[str, float] = Field(default_factory=dict)
     transport: dict[str, TransportRecord] = Field(default_factory=dict)
     seconds: dict[str, float] = Field(default_factory=dict)
     work: Work = Field(default_factory=Work)
@@ -81,6 +88,15 @@ class Price(_Record):
     trainable_parameters: int = 0
     state_bytes: int = 0
     inference_passes: float = 1.0
+
+
+class EmbeddingRecord(_Record):
+    """The features in ``embedding.safetensors``: what they cost, which is no part of the run's time and work."""
+
+    images: int
+    classes: int
+    seconds: float = 0.0
+    work: Work = Field(default_factory=Work)
 
 
 class RunResult(_Record):
@@ -109,6 +125,7 @@ class RunResult(_Record):
     versions: dict[str, str] = Field(default_factory=dict)
     seconds: float = 0.0
     peak_memory_bytes: int = 0
+    embedding: EmbeddingRecord | None = None
     status: Literal["running", "done", "failed", "not-applicable"] = "running"
     reason: str | None = None
 
@@ -153,3 +170,49 @@ def read_metrics(run: Path) -> Iterator[EpochRecord]:
             yield EpochRecord.model_validate(json.loads(line))
         except (ValueError, ValidationError):
             return
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """Features of some test images before and after a run.
+
+    ``labels`` and what the classifiers ``said`` are places in ``classes``, ``domain_of`` places in ``domains``: int64
+    ``[n]``. ``before`` and ``after`` are float32 ``[n, d]``, with a ``d`` of their own.
+    """
+
+    classes: tuple[str, ...]
+    domains: tuple[str, ...]
+    labels: npt.NDArray[np.int64]
+    domain_of: npt.NDArray[np.int64]
+    before: npt.NDArray[np.float32]
+    after: npt.NDArray[np.float32]
+    said_before: npt.NDArray[np.int64]
+    said_after: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def to_bytes(self) -> bytes:
+        """As a safetensors file; names of classes and domains are its metadata."""
+        from safetensors.numpy import save
+
+        names = {"classes": json.dumps(self.classes), "domains": json.dumps(self.domains)}
+        return save({name: getattr(self, name) for name in _ARRAYS}, metadata=names)
+
+
+_ARRAYS = ("labels", "domain_of", "before", "after", "said_before", "said_after")
+
+
+def read_embedding(run: Path) -> Embedding | None:
+    """The features that a run wrote down; None if it was not asked to, CheckpointError if they cannot be read."""
+    from safetensors import SafetensorError, safe_open
+
+    path = run / EMBEDDING_FILE
+    if not path.exists():
+        return None
+    try:
+        with safe_open(path, framework="numpy") as file:
+            classes, domains = (tuple(json.loads((file.metadata() or {})[key])) for key in ("classes", "domains"))
+            return Embedding(classes, domains, *(file.get_tensor(name) for name in _ARRAYS))
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        raise CheckpointError(f"{path} does not hold the features of a run: {error}") from None

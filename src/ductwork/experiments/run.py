@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import time
 import traceback
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
@@ -15,6 +16,7 @@ import yaml
 
 from ductwork import __version__
 from ductwork import functional as F
+from ductwork.backbones import registry as backbones
 from ductwork.data.domain import ImageSet
 from ductwork.data.folders import verify_readable
 from ductwork.data.incremental import by_classes
@@ -25,14 +27,17 @@ from ductwork.engine.learner import Learner, StageReport
 from ductwork.engine.loop import EpochLog
 from ductwork.engine.progress import Progress
 from ductwork.engine.ranks import join, started_as_rank
-from ductwork.engine.session import Session
+from ductwork.engine.session import Session, Work
 from ductwork.errors import CheckpointError, ConfigError, DuctworkError
 from ductwork.experiments.config import RunConfig
+from ductwork.experiments.embedding import embed
 from ductwork.experiments.folder import CHECKPOINT, CONFIG_FILE, conclude, earlier, locked, write
 from ductwork.experiments.results import (
+    EMBEDDING_FILE,
     METRICS_FILE,
     BackboneRecord,
     DataRecord,
+    EmbeddingRecord,
     EpochRecord,
     Price,
     RunResult,
@@ -41,6 +46,7 @@ from ductwork.experiments.results import (
     read_metrics,
     read_result,
 )
+from ductwork.experiments.results import Work as WorkRecord
 
 _PACKAGES = ("torch", "torchvision", "timm", "lightning-fabric", "numpy", "pot", "scikit-learn", "safetensors")
 
@@ -122,6 +128,7 @@ class _Run:
         self, config: RunConfig, out: Path, progress: Progress | None, resumed: Mapping[str, Any] | None
     ) -> None:
         self.config, self.out = config, out
+        self.embedding: EmbeddingRecord | None = None
         settings = config.engine
         if resumed is not None:  # the precision that a probe chose then, not what it would choose now
             settings = settings.model_copy(update={"precision": resumed["precision"]})
@@ -177,7 +184,26 @@ class _Run:
                 self.learner.learn(domain, tests=tests, ahead=ahead, remaining=left, on_epoch=self._log_epoch)
                 if number < len(self.stream):
                     self._write("running")
+        if self.config.engine.embedding:
+            self._embed()
         return self._write("done")
+
+    def _embed(self) -> None:
+        """Write down where test images lie in the learned space, and where they lay in the pre-trained one."""
+        config, session = self.config, self.learner.session
+        pretrained = backbones.create(config.backbone, weights=config.weights, input_size=config.image_size)
+        session.work, start = Work(), time.perf_counter()
+        engine = config.engine
+        found = embed(self.learner, pretrained, self.stream, images=engine.embedding, classes=engine.embedding_classes)
+        if self.ranks.leads:
+            write_atomically(self.out / EMBEDDING_FILE, found.to_bytes())
+        counts = session.sum(torch.tensor(list(session.work.to_json().values()))).tolist()
+        self.embedding = EmbeddingRecord(
+            images=len(found),
+            classes=len(found.classes),
+            seconds=time.perf_counter() - start,
+            work=WorkRecord(**dict(zip(session.work.names, counts, strict=True))),
+        )
 
     def _ahead(self, number: int) -> Mapping[str, ImageSet]:
         """The next domain's test set, where forward transfer was asked for and means something."""
@@ -215,6 +241,7 @@ class _Run:
             versions=_versions(),
             seconds=sum(sum(stage.seconds.values()) for stage in stages),
             peak_memory_bytes=peak,
+            embedding=self.embedding,
             status=status,
             **self._metrics(),
         )

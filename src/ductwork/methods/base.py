@@ -204,6 +204,11 @@ class Method(nn.Module, ABC):
     def forward(self, images: Tensor) -> Tensor:
         """Row scores ``[n, R]`` of the learned state."""
 
+    def features(self, images: Tensor) -> Tensor:
+        """What the classifier sees of images, ``[n, d]``: the backbone's features, unless the method has others."""
+        features: Tensor = self.backbone(images)
+        return features
+
     def outputs(self, images: Tensor) -> dict[str, Tensor]:
         """Row scores by name, from one pass: ``final`` and, for the record, earlier steps of the stage."""
         return {"final": self(images)}

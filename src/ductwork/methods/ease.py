@@ -150,11 +150,19 @@ class Ease(Method):
         weights[torch.arange(len(blocks)), blocks] = 1.0
         return torch.cat([torch.full((len(blocks), self._initial), self.config.beta), weights], dim=1)
 
-    def forward(self, images: Tensor) -> Tensor:
+    def features(self, images: Tensor) -> Tensor:
+        return torch.cat(self._by_adapters(images), dim=1)
+
+    def _by_adapters(self, images: Tensor) -> list[Tensor]:
+        """Features ``[n, d]`` in each subspace."""
         tokens = T.embed(self.backbone, images)
         features = [subspace.from_tokens(tokens) for subspace in self._subspaces()]
         if self._initial:
             features.insert(0, T.pool(self.backbone, T.finish(self.backbone, T.run_blocks(self.backbone, tokens))))
+        return features
+
+    def forward(self, images: Tensor) -> Tensor:
+        features = self._by_adapters(images)
         prototypes = self._by_subspace()
         weights = self.weights().to(prototypes.device)
         # subspace by subspace: [n, R] numbers at a time

@@ -101,10 +101,6 @@ class RehearsalMethod(Method):
         return [Phase("train", self._train), Phase("exemplars", self._choose)]
 
     @abstractmethod
-    def features(self, images: Tensor) -> Tensor:
-        """What the classifier sees, and what exemplars are chosen by: ``[n, d]``."""
-
-    @abstractmethod
     def _train(self, stage: Stage) -> None:
         """Add the domain's block and train on ``mixture``."""
 

@@ -103,8 +103,11 @@ class PromptMethod(Method):
         """Features of the second pass where prompts are keys and values, by block."""
         return pool(self.backbone, finish(self.backbone, run_blocks(self.backbone, tokens, prefixes=prefixes)))
 
+    def features(self, images: Tensor) -> Tensor:
+        return self.encode(images)[0]
+
     def forward(self, images: Tensor) -> Tensor:
-        scores: Tensor = self.head(self.encode(images)[0])
+        scores: Tensor = self.head(self.features(images))
         return scores
 
     def train(self, mode: bool = True) -> Self:

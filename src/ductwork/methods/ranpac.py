@@ -125,7 +125,8 @@ class RanPAC(Method):
         else:
             ridge = self._choose(features, targets)
         weights, used = self._solve(ridge)
-        self.weights = nn.Parameter(weights.to(stage.device, torch.float32), requires_grad=False)
+        # contiguous, as it will be when it is loaded: the layout decides how a product is rounded
+        self.weights = nn.Parameter(weights.to(stage.device, torch.float32).contiguous(), requires_grad=False)
         self._place_sums(torch.device("cpu"), weights.shape[1])
         stage.records["ridge"] = used
         if used != ridge:
@@ -147,7 +148,7 @@ class RanPAC(Method):
         else:
             own = F.RidgeAccumulator(*self.sums.targets.shape, device=self.sums.gram.device)
             self._add(own, features[kept], targets[kept])
-            found = F.select_ridge(own.gram, own.targets, self._hidden(features[held]), targets[held])
+            found = F.select_ridge(own.gram, own.targets, self._exact(features[held]), targets[held])
             self._add(own, features[kept.stop :], targets[kept.stop :])
             self.sums.merge(own)
         return found.ridge
@@ -157,13 +158,13 @@ class RanPAC(Method):
         device = self.sums.gram.device
         kernel = torch.zeros(len(features), cut, dtype=torch.float64, device=device)
         for some in torch.split(self.projection, _CHUNK, dim=1):
-            hidden = torch.relu(features.to(some.device) @ some).to(device, torch.float64)
+            hidden = self._exact(features, some)
             kernel.addmm_(hidden, hidden[:cut].T)
         return kernel
 
     def _add(self, sums: F.RidgeAccumulator, features: Tensor, targets: Tensor) -> None:
         for some, which in zip(torch.split(features, _CHUNK), torch.split(targets, _CHUNK), strict=True):
-            sums.update(self._hidden(some), which)
+            sums.update(self._exact(some), which)
 
     def _solve(self, ridge: float) -> tuple[Tensor, float]:
         """``W`` and the lambda that was used: the smallest from ``ridge`` on that rounding lets through."""
@@ -196,6 +197,12 @@ class RanPAC(Method):
     def _network(self) -> nn.Module:
         return AdaptedBackbone(self.backbone, self.adapters) if len(self.adapters) else self.backbone
 
+    def _exact(self, features: Tensor, projection: Tensor | None = None) -> Tensor:
+        """``relu(f R)`` for the sums, in float64: in float32 the size of a batch would decide how it is rounded."""
+        device = self.sums.gram.device
+        columns = self.projection if projection is None else projection
+        return torch.relu(features.to(device, torch.float64) @ columns.to(device, torch.float64))
+
     def _hidden(self, features: Tensor) -> Tensor:
         """``relu(f R)``: float32 even under autocast, since a small lambda multiplies what is lost."""
         with torch.autocast(self.projection.device.type, enabled=False):
@@ -204,8 +211,12 @@ class RanPAC(Method):
     def _new_adapters(self) -> nn.ModuleList:
         return AdaptedBackbone.new_adapters(self.backbone, self.config.bottleneck, dropout=0.1, scale=0.1)
 
+    def features(self, images: Tensor) -> Tensor:
+        features: Tensor = self._network()(images)
+        return features
+
     def forward(self, images: Tensor) -> Tensor:
-        hidden = self._hidden(self._network()(images))
+        hidden = self._hidden(self.features(images))
         with torch.autocast(hidden.device.type, enabled=False):
             linear = self.config.scores == "linear"
             scores = hidden @ self.weights if linear else F.cosine_logits(hidden, self.weights.T)

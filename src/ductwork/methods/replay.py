@@ -48,10 +48,6 @@ class Replay(RehearsalMethod):
             Group("head", list(self.head.parameters()), self.config.lr_head),
         ]
 
-    def features(self, images: Tensor) -> Tensor:
-        features: Tensor = self.backbone(images)
-        return features
-
     def forward(self, images: Tensor) -> Tensor:
         scores: Tensor = self.head(self.backbone(images))
         return scores

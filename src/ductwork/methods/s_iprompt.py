@@ -126,12 +126,19 @@ class SiPrompt(Method):
         owner = torch.tensor([k for k, centers in enumerate(self.centers) for _ in centers])
         return F.fold(-distance, owner, len(self.centers)).argmax(1)
 
-    def forward(self, images: Tensor) -> Tensor:
+    def features(self, images: Tensor) -> Tensor:
+        return self._encode(images)[0]
+
+    def _encode(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Features with the prompts of each image's own domain, all in one batch, and the number of that domain."""
         tokens = T.embed(self.backbone, images)
         chosen = self.choose(_features(self.backbone, tokens))
-        # each image with the prompts of its own domain, all in one batch
         prompts = torch.stack([*self.prompts])[chosen]
-        scores: Tensor = self.head(_features(self.backbone, T.insert_prompts(self.backbone, tokens, prompts)))
+        return _features(self.backbone, T.insert_prompts(self.backbone, tokens, prompts)), chosen
+
+    def forward(self, images: Tensor) -> Tensor:
+        features, chosen = self._encode(images)
+        scores: Tensor = self.head(features)
         stranger = self.rows.row_block().to(chosen.device) != chosen[:, None]
         return scores.masked_fill(stranger, float("-inf"))
 
