@@ -73,6 +73,11 @@ def test_a_class_incremental_run(tmp_path: Path, weights: Path) -> None:
     assert set(stream[0].classes) == {name for label, name in labels if label < 69}
     assert all(len(stage.classes) == 69 and len(stage.train) == 69 * 6 for stage in stream)
     assert run(short("domainnet-cil", root, weights), tmp_path / "run").order == list(stream.order)
+    shifting = open_stream("domainnet-cil-shifting", root=root)
+    assert [stage.classes for stage in shifting] == [stage.classes for stage in stream]
+    for stage, domain in zip(shifting, orders_of("domainnet")[0], strict=False):
+        assert len(stage.train) == 69
+        assert all(stage.train.name(i).startswith(f"{domain}/") for i in range(69))
 
 
 @pytest.mark.parametrize("name", MINIATURES)

@@ -92,7 +92,9 @@ def test_a_contact_sheet_of_names_that_the_font_lacks(tmp_path: Path) -> None:
     assert contact_sheet(open_stream(tmp_path / "photos"), tmp_path / "sheet.png").exists()
 
 
-@pytest.mark.parametrize("name", ["office-home", "domainnet", "domainnet-cil", "core50", "cddb-hard"])
+@pytest.mark.parametrize(
+    "name", ["office-home", "domainnet", "domainnet-cil", "domainnet-cil-shifting", "core50", "cddb-hard"]
+)
 def test_prepare_says_how_to_get_it(name: str, ductwork: Command) -> None:
     done = ductwork("data", "prepare", name)
     assert done.code == 0

@@ -30,3 +30,15 @@ def test_labels_stay_those_of_the_images(stream: Stream) -> None:
 def test_impossible_increments(stream: Stream, increment: int) -> None:
     with pytest.raises(ConfigError, match="increment must be between 1 and 3"):
         by_classes(stream, increment)
+
+
+def test_stages_may_take_one_domain_each(stream: Stream) -> None:
+    parts = by_classes(stream, 2, one_domain_a_stage=True)
+    assert [part.classes for part in parts] == [CLASSES[:2], CLASSES[2:]]
+    for part, origin in zip(parts, stream, strict=False):
+        for mine, whole in ((part.train, origin.train), (part.test, origin.test)):
+            expected = [(whole.name(i), whole.label_name(i)) for i in range(len(whole))]
+            found = [(mine.name(i), mine.label_name(i)) for i in range(len(mine))]
+            assert found == [(name, label) for name, label in expected if label in part.classes]
+    with pytest.raises(ConfigError, match="4 stages of 1 classes, but 3 domains"):
+        by_classes(stream, 1, one_domain_a_stage=True)
