@@ -167,9 +167,11 @@ def test_what_drop_last_leaves_out_is_not_counted_by_an_interrupted_run_either(
 
 
 def test_recipes_have_the_published_numbers_of_components() -> None:
-    expected = {"office-home": 25, "domainnet": 16, "core50": 12, "cddb-hard": 20, "anything": 20}
+    expected = {"office-home": 25, "domainnet": 16, "core50": 12, "cddb-hard": 20, "domainnet-cil": 20, "anything": 20}
     for recipe in ("default", "official"):
         found = {s: configure(CodaPrompt, recipe, s).model_dump()["components_per_domain"] for s in expected}
         assert found == expected
+        epochs = {s: configure(CodaPrompt, recipe, s).model_dump()["epochs"] for s in expected}
+        assert epochs == {s: 5 if s.startswith("domainnet") else 20 for s in expected}
     with pytest.raises(ConfigError, match="length"):
         configure(CodaPrompt, params={"length": 7})

@@ -152,9 +152,10 @@ def test_later_domains_have_their_own_settings() -> None:
     first, later = method._config_of(1), method._config_of(2)
     assert (first.epochs, first.lr_backbone, first.lr_head, first.weight_decay) == (20, 1e-3, 1e-3, 5e-4)
     assert (later.epochs, later.lr_backbone, later.lr_head, later.weight_decay) == (50, 0.01, 0.01, 2e-4)
-    domainnet = configure(SiPrompt, stream="domainnet")
-    assert isinstance(domainnet, SiPromptConfig)
-    assert (domainnet.epochs, domainnet.lr_head) == (30, 0.01)
+    for stream in ("domainnet", "domainnet-cil"):
+        config = configure(SiPrompt, stream=stream)
+        assert isinstance(config, SiPromptConfig)
+        assert (config.epochs, config.lr_head) == (30, 0.01)
 
 
 def test_size_of_the_state(stream: Stream) -> None:

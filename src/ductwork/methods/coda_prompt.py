@@ -51,6 +51,8 @@ _STREAMS = {
     "domainnet": {"components_per_domain": 16, "epochs": 5},
     "core50": {"components_per_domain": 12},
     "cddb-hard": {"components_per_domain": 20},
+    "domainnet-cil": {"components_per_domain": 20, "epochs": 5},
+    "domainnet-cil-shifting": {"components_per_domain": 20, "epochs": 5},
 }
 
 

@@ -56,7 +56,7 @@ class SiPrompt(Method):
         "default": Recipe(
             "the published settings; those of its CLIP variant where it has none of its own",
             streams={
-                "domainnet": {"epochs": 30},
+                **{name: {"epochs": 30} for name in ("domainnet", "domainnet-cil", "domainnet-cil-shifting")},
                 "cddb-hard": {"epochs": 20, "lr_backbone": 1e-3, "lr_head": 1e-3, "epochs_later": 50, "lr_later": 0.01},
             },
         ),
