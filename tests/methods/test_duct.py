@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from ductwork import functional as F
 from ductwork.backbones import registry as backbones
 from ductwork.data.domain import Domain, Stream
+from ductwork.data.loading import Loader
+from ductwork.data.transforms import test_transform as plain_view
 from ductwork.engine.learner import Learner
 from ductwork.engine.settings import EngineSettings
 from ductwork.methods.duct import Duct
@@ -66,6 +68,17 @@ def test_the_baseline_is_simplecil(stream: Stream) -> None:
     for one in stream:
         simple.learn(one)
     assert torch.equal(torch.cat(rows(baseline)), torch.cat(list(simple.method.parts()["head"].values())[1:]).detach())
+
+
+@pytest.mark.parametrize("recipe", ["variation-1", "variation-2"])
+def test_variations_of_merging_compare_with_centres_of_merged_features(recipe: str, stream: Stream) -> None:
+    pupil = learn(stream[:2], recipe)
+    one, newest = stream[1], rows(pupil)[-1]
+    loader = Loader(one.train, plain_view(pupil.transform), batch_size=64, targets=one.targets, workers=0)
+    (batch,) = loader.epoch()
+    with torch.no_grad():
+        expected = F.class_centers(pupil.method.backbone(batch.inputs), batch.targets, len(one.classes))
+    torch.testing.assert_close(newest, expected)
 
 
 def merge_alone(order: Sequence[int], deltas: Sequence[dict[str, Tensor]], similarities: Sequence[float]) -> Duct:
