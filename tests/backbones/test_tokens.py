@@ -205,6 +205,10 @@ class TestPrefixes:
             between = tokens + reference_attention(block.attn, block.norm1(tokens), (keys, values)).float()
             torch.testing.assert_close(out, between + block.mlp(block.norm2(between)), rtol=1e-4, atol=1e-4)
 
+    def test_without_rows_it_is_plain_attention(self, vit: Backbone) -> None:
+        tokens = embed(vit, images())
+        assert torch.equal(run_blocks(vit, tokens, prefixes={0: prefix(0), 2: prefix(0)}), run_blocks(vit, tokens))
+
     def test_only_the_named_blocks_are_changed(self, vit: Backbone) -> None:
         tokens = embed(vit, images())
         out = run_blocks(vit, tokens, stop=1, prefixes={1: prefix(5)})
