@@ -8,7 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ductwork.errors import CheckpointError, DuctworkError
-from ductwork.experiments.results import FORMAT, RESULT_FILE, EpochRecord, RunResult, read_metrics, read_result
+from ductwork.experiments.results import (
+    FORMAT,
+    RESULT_FILE,
+    Embedding,
+    EpochRecord,
+    RunResult,
+    read_embedding,
+    read_metrics,
+    read_result,
+)
 
 # A run keeps its weights here; there is never a run below it and it can hold many files.
 _NOT_RUNS = {"checkpoint"}
@@ -39,6 +48,13 @@ class Run:
             return list(read_metrics(self.folder))
         except (OSError, UnicodeDecodeError):
             return []
+
+    def embedding(self) -> Embedding | None:
+        """Features of test images before and after; none when the run did not write them or they are unreadable."""
+        try:
+            return read_embedding(self.folder)
+        except CheckpointError:
+            return None
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ductwork.report import style
 from ductwork.report.aggregate import Group, Variant
 from ductwork.report.collect import Run
+from ductwork.report.files import Files
 from ductwork.report.tables import Table
 
 if TYPE_CHECKING:
@@ -67,11 +68,15 @@ class Provenance:
 
 @dataclass(frozen=True)
 class Page:
+    """``before`` and ``after`` the chapters stand sections about all of them together."""
+
     title: str
     summary: str
     warnings: tuple[str, ...]
     unfinished: tuple[tuple[str, str, str], ...]
+    before: tuple[Section, ...]
     chapters: tuple[Chapter, ...]
+    after: tuple[Section, ...]
     provenance: tuple[Provenance, ...]
     swatches: dict[str, str]
 
@@ -84,6 +89,7 @@ class Context:
     palette: style.Palette
     prefix: str
     panels: int = MOST_LINES
+    files: Files | None = None
     _count: int = field(default=0)
 
     @property
@@ -103,7 +109,10 @@ class Context:
             else ""
         )
 
-    def picture(self, label: str, figure: Figure, narrow: Figure | None = None) -> Picture:
+    def picture(self, label: str, figure: Figure, narrow: Figure | None = None, *, name: str) -> Picture:
+        """``label`` says in words what is to be seen, ``name`` what a file of the figure is called."""
+        if self.files is not None:
+            self.files.figure(name, figure)
         return Picture(self._svg(figure, label), self._svg(narrow, label) if narrow is not None else None)
 
     def _svg(self, figure: Figure, label: str) -> Markup:

@@ -24,11 +24,17 @@ MOST_NUMBERS, MOST_NAMES, MOST_CELLS = 9, 26, 60
 
 @styled
 def matrix(
-    values: Matrix, title: str, colour: str | None, span: tuple[float, float], digits: int = 1, clear: bool = False
+    values: Matrix,
+    title: str,
+    colour: str | None,
+    span: tuple[float, float],
+    digits: int = 1,
+    clear: bool = False,
+    axes: tuple[str, str] | None = None,
 ) -> Figure:
     """Rows: after learning a domain; columns: tested on a domain; blank where it has not been seen.
 
-    ``clear`` shades from transparent, for numbers that are not accuracies.
+    ``clear`` shades from transparent, for numbers that are not accuracies; ``axes`` names rows and columns.
     """
     rows, columns = len(values.rows), len(values.columns)
     left = min(max(style.text_width(name) for name in values.rows) + 8, 78.0) if rows <= MOST_NAMES else 4.0
@@ -48,7 +54,7 @@ def matrix(
     if rows <= MOST_NAMES:
         panel.names_left(values.rows, [i + 0.5 for i in range(rows)])
     panel.names_top(names, [i + 0.5 for i in range(len(names))], 45 if tilted else 0)
-    canvas.heading(title, colour)
+    canvas.heading(title, colour, f"{axes[0]} ↓  {axes[1]} →" if axes else "")
     return canvas.figure
 
 

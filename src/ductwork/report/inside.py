@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ductwork.experiments.results import RunResult, StageRecord
 from ductwork.report import heatmaps, process, style, tables
@@ -23,7 +23,7 @@ def phases(context: Context) -> Section | None:
     if diagnosed is not None:
         blocks.append(diagnosed)
     for variant in phased[:1] or context.lines[:1]:
-        blocks += _transport(context, variant)
+        blocks += [*_task_vectors(context, variant), *_transport(context, variant)]
     if not blocks:
         return None
     return Section("phases", "What each phase contributed", "", tuple(blocks))
@@ -47,7 +47,7 @@ def _contribution(context: Context, variant: Variant) -> Block:
     return Block(
         f"Accuracy on the domains so far after each phase of a stage; numbers are changes in points. "
         f"Order: {in_words(runs[0].result.order)}; {same_order(runs)}.",
-        pictures=(context.picture(label, wide, narrow),),
+        pictures=(context.picture(label, wide, narrow, name=f"phases {variant.label}"),),
     )
 
 
@@ -74,12 +74,27 @@ def _diagnostics(context: Context) -> Block | None:
             label = f"{title}. " + "; ".join(
                 f"{v.label}: " + ", ".join(f"{d} {x:.3g}" for d, x in means.items()) for v, means in rows
             )
-            pictures.append(context.picture(label, figure))
+            pictures.append(context.picture(label, figure, name=title))
     if not pictures:
         return None
     return Block(
         "By domain, when it was learned; colours and markers are those of the methods.", pictures=tuple(pictures)
     )
+
+
+def _task_vectors(context: Context, variant: Variant) -> list[Block]:
+    """The angles between the task vectors of domains: what merging adds up."""
+    runs = variant.of_order(context.group.order)
+    cosines = _triangle(
+        context, [run.result for run in runs], "Cosine of task vectors", lambda stage: stage.task_vector_cosines
+    )
+    if cosines is None:
+        return []
+    caption = (
+        f"{variant.label}: cosine between the task vectors of two domains, the one being learned (row) and an earlier "
+        f"one (column); {same_order(runs)}. 0: they change the backbone in unrelated ways; 1: in the same way."
+    )
+    return [Block(caption, pictures=(cosines,))]
 
 
 def _transport(context: Context, variant: Variant) -> list[Block]:
@@ -89,8 +104,8 @@ def _transport(context: Context, variant: Variant) -> list[Block]:
     if not table.rows:
         return []
     pictures = [
-        _triangle(context, results, "Transport cost", lambda cost, _: cost),
-        _triangle(context, results, "Entropy of the plan", lambda _, entropy: entropy),
+        _triangle(context, results, "Transport cost", lambda s: {k: r.cost for k, r in s.transport.items()}),
+        _triangle(context, results, "Entropy of the plan", lambda s: {k: r.entropy for k, r in s.transport.items()}),
     ]
     drawn = tuple(picture for picture in pictures if picture is not None)
     blocks = [
@@ -106,13 +121,14 @@ def _transport(context: Context, variant: Variant) -> list[Block]:
 
 
 def _triangle(
-    context: Context, results: Sequence[RunResult], title: str, value: Callable[[float, float], float]
+    context: Context, results: Sequence[RunResult], title: str, values: Callable[[StageRecord], Mapping[str, float]]
 ) -> Picture | None:
+    """A number for each pair of a domain and an earlier one, as a map; the mean over runs."""
     found: dict[tuple[str, str], list[float]] = {}
     for result in results:
         for stage in result.stages:
-            for earlier, record in stage.transport.items():
-                found.setdefault((stage.domain, earlier), []).append(value(record.cost, record.entropy))
+            for earlier, value in values(stage).items():
+                found.setdefault((stage.domain, earlier), []).append(value)
     means = {key: stat.mean for key, values in found.items() if (stat := Stat.of(values))}
     rows = tuple(dict.fromkeys(row for row, _ in means))
     columns = tuple(dict.fromkeys(column for _, column in means))
@@ -122,7 +138,7 @@ def _triangle(
     low, high = min(means.values()), max(means.values())
     digits = 0 if high >= 1000 else 1 if high >= 10 else 2 if high >= 0.1 or high == 0 else 3
     figure = heatmaps.matrix(matrix, title, None, (min(low, 0.0), high), digits, clear=True)
-    return context.picture(f"{title}, from {low:.3g} to {high:.3g}", figure)
+    return context.picture(f"{title}, from {low:.3g} to {high:.3g}", figure, name=title)
 
 
 def _plans(context: Context, run: Run) -> Block | None:
@@ -150,12 +166,13 @@ def _plans(context: Context, run: Run) -> Block | None:
             context.picture(
                 f"Transport plan, classes of {learned} and {earlier}, {len(sources)} by {len(targets)}{share}",
                 heatmaps.plan(plan, sources, targets, f"{style.shorten(learned, 105)} → {style.shorten(earlier, 105)}"),
+                name=f"transport plan {learned} {earlier}",
             )
         )
     if not pictures:
         return None
     bar = heatmaps.colour_bar((0.0, 1.0), "share of the row's mass", clear=True)
-    pictures.append(context.picture("Colour scale", bar))
+    pictures.append(context.picture("Colour scale", bar, name="transport plan scale"))
     more = f" The last {len(shown)} of {how_many(len(found), 'plan')}." if len(shown) < len(found) else ""
     return Block(
         "Transport plans between class names; shares under 1 % are left out. Order: "
@@ -181,7 +198,7 @@ def time(context: Context) -> Section | None:
         blocks.append(
             Block(
                 ("Mean over runs." if any(len(v.shown) > 1 for v in lines) else "") + context.left_out(lines),
-                pictures=(context.picture(label, wide, narrow),),
+                pictures=(context.picture(label, wide, narrow, name="time by phase"),),
             )
         )
     trained = [picture for v in context.multiples if (picture := _training(context, v)) is not None]
@@ -207,4 +224,4 @@ def _training(context: Context, variant: Variant) -> Picture | None:
         return None
     figure = process.training(losses, variant.label, context.palette.colour(variant.method))
     label = f"Training loss of {variant.label}, {len(losses)} epochs, last {losses[-1].loss:.3g}"
-    return context.picture(label, figure)
+    return context.picture(label, figure, name=f"training {variant.label}")

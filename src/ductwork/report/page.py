@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,28 +9,34 @@ from typing import TYPE_CHECKING
 from ductwork.errors import DuctworkError
 from ductwork.report import style
 from ductwork.report.collect import Scan, scan
+from ductwork.report.files import write
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 
-def build(paths: Sequence[Path], out: Path) -> Path:
-    """Report on every run under ``paths`` in the file ``out``; the same runs give the same bytes."""
-    html = render(scan(paths))
-    out = Path(out)
+def build(paths: Sequence[Path], out: Path, files: Path | None = None) -> Path:
+    """Report on every run under ``paths`` in the file ``out``; the same runs give the same bytes.
+
+    With a folder ``files``, every table is written there as HTML, Markdown, LaTeX and CSV, every figure as SVG and PNG.
+    """
+    found, out = scan(paths), Path(out)
     try:
-        _write(out, html)
+        html = render(found, files)
+        write(out, html.encode("utf-8"))
     except OSError as error:
-        raise DuctworkError(f"{out} cannot be written: {error.strerror or error}") from None
+        where = error.filename or out
+        raise DuctworkError(f"{where} cannot be written: {error.strerror or error}") from None
     return out
 
 
-def render(found: Scan) -> str:
+def render(found: Scan, files: Path | None = None) -> str:
     """The page as text."""
+    from ductwork.report.files import Files
     from ductwork.report.sections import report
 
     with style.house():
-        content = report(found)
+        content = report(found, Files(Path(files)) if files is not None else None)
         light, dark = style.css_variables()
         template = _environment().get_template("report.html.j2")
         return template.render(page=content, light=light, dark=dark) + "\n"
@@ -51,21 +55,3 @@ def _environment() -> Environment:
     # HTML knows no control characters, and a name from a folder may hold one.
     environment.finalize = lambda value: style.clean(value) if type(value) is str else value
     return environment
-
-
-def _write(out: Path, text: str) -> None:
-    """Beside, fsync, rename: a reader sees the old page or the new one, never a part."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    if out.is_dir():
-        raise IsADirectoryError(None, "it is a folder; name a file, such as report.html")
-    descriptor, beside = tempfile.mkstemp(prefix=f".{out.name}.", dir=out.parent)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(beside, 0o644)
-        os.replace(beside, out)
-    except BaseException:
-        Path(beside).unlink(missing_ok=True)
-        raise

@@ -7,26 +7,36 @@ from collections.abc import Callable, Sequence
 
 from ductwork.report import figures, heatmaps, parts, reading, style, tables
 from ductwork.report.aggregate import Group, Stat, Variant, groups
+from ductwork.report.beside import beside
 from ductwork.report.collect import Run, Scan
 from ductwork.report.content import Block, Chapter, Context, Page, Section, how_many, in_words, same_order
+from ductwork.report.files import Files
 from ductwork.report.inside import phases, time
 from ductwork.report.provenance import provenance
+from ductwork.report.space import space
+from ductwork.report.studies import ablation, across, orders, robustness, upper_bound
 
 # Beyond these a page would be too heavy to open; what is left out is said on the page.
 MOST_CHAPTERS, MOST_PANELS = 6, 24
 
 
-def report(found: Scan) -> Page:
-    """Everything that the template needs."""
+def report(found: Scan, files: Files | None = None) -> Page:
+    """Everything that the template needs; what is drawn and counted goes to ``files``, too, where there are some."""
     palette = style.Palette(run.result.method for run in found.runs)
     grouped = groups(found.runs)
     drawn = grouped[:MOST_CHAPTERS]
     panels = max(3, min(12, MOST_PANELS // len(drawn)))
-    chapters = [_chapter(Context(group, palette, f"g{i}f", panels), i, SECTIONS) for i, group in enumerate(drawn)]
-    chapters += [
-        _chapter(Context(group, palette, f"g{i}f", panels), i, (headline,))
-        for i, group in enumerate(grouped[MOST_CHAPTERS:], MOST_CHAPTERS)
+    chapters = [
+        _chapter(
+            Context(group, palette, f"g{i}f", panels, _folder(files, group, grouped)),
+            i,
+            SECTIONS if i < MOST_CHAPTERS else (headline,),
+        )
+        for i, group in enumerate(grouped)
     ]
+    before, after = ((section,) if section else () for section in (across(grouped), beside(grouped)))
+    if files is not None:
+        _write_tables(files, (*before, *after))
     warnings = found.warnings
     if len(grouped) > MOST_CHAPTERS:
         warnings += (f"Figures are drawn for the {MOST_CHAPTERS} streams with most runs; the others have their table.",)
@@ -37,7 +47,9 @@ def report(found: Scan) -> Page:
         unfinished=tuple(
             (run.folder.as_posix(), run.progress, run.result.reason or "") for run in found.runs if not run.done
         ),
+        before=before,
         chapters=tuple(chapters),
+        after=after,
         provenance=provenance(found.runs),
         swatches={run.result.method: palette.css(run.result.method) for run in found.runs},
     )
@@ -74,7 +86,8 @@ def curves(context: Context) -> Section | None:
         "Each point is the share of right answers on the test images of all domains learned so far.",
         (
             Block(
-                (band + gap + order + context.left_out(shown)).strip(), pictures=(context.picture(label, wide, narrow),)
+                (band + gap + order + context.left_out(shown)).strip(),
+                pictures=(context.picture(label, wide, narrow, name="curves"),),
             ),
         ),
     )
@@ -97,10 +110,12 @@ def matrices(context: Context) -> Section | None:
         context.picture(
             _matrix_label(v.label, m.rows[-1], m.columns, m.values[-1]),
             heatmaps.matrix(m, v.label, context.palette.colour(v.method), span),
+            name=f"matrix {v.label}",
         )
         for v, _, m in made
     ]
-    pictures.append(context.picture("Colour scale", heatmaps.colour_bar(span, "accuracy, %")))
+    bar = heatmaps.colour_bar(span, "accuracy, %")
+    pictures.append(context.picture("Colour scale", bar, name="matrix scale"))
     counts = {same_order(runs) for _, runs, _ in made}
     caption = (
         f"Order: {in_words(context.group.order)}. Each matrix is "
@@ -138,7 +153,7 @@ def forgetting(context: Context) -> Section | None:
             "Left: accuracy on all domains after the last one. Right: forgetting. A good method has a long bar "
             "on the left and a short one on the right." + context.left_out(context.lines)
         )
-        blocks.append(Block(caption, pictures=(context.picture(label, wide, narrow),)))
+        blocks.append(Block(caption, pictures=(context.picture(label, wide, narrow, name="forgetting"),)))
     kept = [(v, rows) for v in context.multiples if 0 < len(rows := v.kept()) <= heatmaps.MOST_CELLS]
     if kept:
         ends = [x for _, rows in kept for row in rows for x in (row.learned, row.end)]
@@ -149,6 +164,7 @@ def forgetting(context: Context) -> Section | None:
                 f"{v.label}, accuracy when learned and at the end: "
                 + "; ".join(f"{r.domain} {r.learned:.1f} to {r.end:.1f}" for r in rows),
                 figures.kept(v, rows, context.palette, span),
+                name=f"kept {v.label}",
             )
             for v, rows in kept
         )
@@ -182,7 +198,7 @@ def price(context: Context) -> Section | None:
         label = f"Accuracy at the end against {name}: " + "; ".join(
             f"{v.label} {_one(v.last)} % for {parts.si(s.mean)}" for v, s in priced
         )
-        pictures.append(context.picture(label, figure))
+        pictures.append(context.picture(label, figure, name=f"accuracy against {name}"))
     if not pictures:
         return None
     return Section(
@@ -194,13 +210,41 @@ def price(context: Context) -> Section | None:
 
 
 Builder = Callable[[Context], Section | None]
-SECTIONS: tuple[Builder, ...] = (headline, curves, forgetting, matrices, phases, time, price)
+SECTIONS: tuple[Builder, ...] = (
+    headline,
+    curves,
+    orders,
+    forgetting,
+    matrices,
+    ablation,
+    upper_bound,
+    robustness,
+    phases,
+    space,
+    time,
+    price,
+)
 
 
 def _chapter(context: Context, number: int, builders: Sequence[Builder]) -> Chapter:
     group = context.group
     made = tuple(section for builder in builders if (section := builder(context)) is not None)
+    if context.files is not None:
+        _write_tables(context.files, made)
     return Chapter(f"s{number + 1}", group.stream, group.backbone, reading.sentence(group), _notes(group), made)
+
+
+def _folder(files: Files | None, group: Group, grouped: Sequence[Group]) -> Files | None:
+    """The folder of a chapter, named after its stream, and its backbone where there are several."""
+    several = len({g.backbone for g in grouped}) > 1
+    return files.below(f"{group.stream} {group.backbone}" if several else group.stream) if files else None
+
+
+def _write_tables(files: Files, sections: Sequence[Section]) -> None:
+    for section in sections:
+        for block in section.blocks:
+            if block.table is not None:
+                files.table(block.table)
 
 
 def _notes(group: Group) -> tuple[str, ...]:

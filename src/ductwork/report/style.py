@@ -54,6 +54,7 @@ _SERIES = (
     ("#661100", "#d08a78"),
     ("#c4ac3c", "#e6d47f"),
 )
+_GREY = 2
 _MARKERS = "osD^vPX<>phd8Hos"
 _KNOWN = (
     "duct",
@@ -129,6 +130,12 @@ class Palette:
 
     def css(self, method: str) -> str:
         return f"var(--s{self._slots[method]})"
+
+
+def class_colours(count: int) -> list[str]:
+    """Colours for classes: those of the series but the grey one, from the start again where there are more classes."""
+    bright = [light for number, (light, _) in enumerate(_SERIES) if number != _GREY]
+    return [bright[i % len(bright)] for i in range(count)]
 
 
 def phase_colours(phases: Iterable[str]) -> dict[str, str]:

@@ -1,10 +1,11 @@
-"""Tables as Markdown, CSV and LaTeX; HTML is the page's own template. Marks of cells become notes below the table."""
+"""Tables as HTML, Markdown, CSV and LaTeX. Marks of cells become notes below the table."""
 
 from __future__ import annotations
 
 import csv
 import io
 from collections.abc import Callable, Iterable, Mapping
+from html import escape
 
 from ductwork.report.tables import Cell, Column, Table
 
@@ -72,7 +73,32 @@ def to_latex(table: Table) -> str:
     return "\n".join([*lines, *([r"\par\smallskip\footnotesize", r"\par ".join(notes)] if notes else [])]) + "\n"
 
 
-WRITERS: Mapping[str, Callable[[Table], str]] = {"csv": to_csv, "md": to_markdown, "tex": to_latex}
+def to_html(table: Table) -> str:
+    """A table without style, for a page of one's own; the best of a column in bold."""
+
+    def row(kind: str, parts: Iterable[str], columns: Iterable[Column]) -> str:
+        sides = (' style="text-align:right"' if column.numeric else "" for column in columns)
+        return "<tr>" + "".join(f"<{kind}{s}>{p}</{kind}>" for p, s in zip(parts, sides, strict=True)) + "</tr>"
+
+    def text(one: Cell) -> str:
+        shown = f"<b>{escape(_plain(one))}</b>" if one.best else escape(_plain(one))
+        return f"{shown}<sup>{one.mark}</sup>" if one.mark else shown
+
+    columns = table.columns
+    lines = ["<table>", f"<caption>{escape(table.title)}</caption>"]
+    lines += ["<thead>", row("th", (escape(_heading(c)) for c in columns), columns), "</thead>", "<tbody>"]
+    lines += [row("td", (text(c) for c in cells), columns) for cells in table.rows]
+    lines += ["</tbody>", "</table>"]
+    lines += [f"<p><sup>{mark}</sup> {escape(_on_one_line(note))}</p>" for mark, note in table.notes]
+    return "\n".join(lines) + "\n"
+
+
+WRITERS: Mapping[str, Callable[[Table], str]] = {
+    "html": to_html,
+    "csv": to_csv,
+    "md": to_markdown,
+    "tex": to_latex,
+}
 
 
 def _heading(column: Column) -> str:
