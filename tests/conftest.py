@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command line does; before torch is loaded
 
@@ -16,6 +16,15 @@ from ductwork.backbones.base import Backbone
 from ductwork.data.domain import ArraySource, Domain, ImageSet, Stream
 
 torch.set_num_threads(1)  # threads that wait for each other on busy cores cost more than they bring
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _cache_of_their_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Nothing that a test does is found in the cache of whoever runs it, or comes from there."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
 
 CLASSES = ("east", "north", "south", "west")
 SIZE = 32

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from ductwork.data.domain import ArraySource, ImageSet
-from ductwork.data.loading import Batch, Images, Loader, PerImage, SeedArray, derive_seeds
+from ductwork.data.draws import SeedArray, derive_seeds
+from ductwork.data.loading import Batch, Images, Loader, PerImage
 from ductwork.errors import ConfigError, DataError, DuctworkError
 
 

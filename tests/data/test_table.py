@@ -132,7 +132,7 @@ def test_a_folder_may_be_called_like_a_table(tmp_path: Path) -> None:
 def test_parquet_needs_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "t.parquet").write_bytes(b"PAR1")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(DataError, match="pip install pyarrow"):
+    with pytest.raises(DataError, match=r"pip install 'ductwork\[parquet\]'"):
         open_stream(tmp_path / "t.parquet")
 
 

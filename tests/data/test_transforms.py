@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from ductwork.data.domain import ArraySource, ImageSet
-from ductwork.data.loading import Loader, derive_seeds, uniform
+from ductwork.data.draws import derive_seeds, uniform
+from ductwork.data.loading import Loader
 from ductwork.data.transforms import RECIPES, TransformSpec, check_name, resolve, test_transform, train_transform
 from ductwork.errors import ConfigError
 

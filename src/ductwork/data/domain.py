@@ -71,7 +71,7 @@ class ConcatSource:
     def _starts(self) -> IntArray:
         return np.cumsum([0] + [len(part) for part in self.parts]).astype(np.int64)
 
-    def _locate(self, index: int) -> tuple[ImageSource, int]:
+    def locate(self, index: int) -> tuple[ImageSource, int]:
         part = int(np.searchsorted(self._starts, index, side="right")) - 1
         return self.parts[part], index - int(self._starts[part])
 
@@ -79,15 +79,15 @@ class ConcatSource:
         return int(self._starts[-1])
 
     def name(self, index: int) -> str:
-        source, local = self._locate(index)
+        source, local = self.locate(index)
         return source.name(local)
 
     def signature(self, index: int) -> str:
-        source, local = self._locate(index)
+        source, local = self.locate(index)
         return source.signature(local)
 
     def read(self, index: int) -> torch.Tensor:
-        source, local = self._locate(index)
+        source, local = self.locate(index)
         return source.read(local)
 
 

@@ -13,6 +13,7 @@ What is done with pictures that are not plain RGB:
 from __future__ import annotations
 
 import os
+import time
 import unicodedata
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from ductwork.errors import DataError
 EXTENSIONS = frozenset(
     {".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 )
+_TICK_NS = 20_000_000
 
 
 def is_image(name: str) -> bool:
@@ -76,8 +78,27 @@ class FileSource:
         except OSError as error:
             raise DataError(f"{self.path(index)}: {_what_is_wrong(self.path(index), error)}") from error
 
+    def evidence(self, index: int) -> str:
+        """Tells the file from every other one, and from itself before it was changed.
+
+        The times are there because a file can be replaced by one of the same size; the time of the last change of its
+        entry, because unpacking and copying may set the other one to anything.
+        """
+        return file_evidence(self.path(index))
+
     def read(self, index: int) -> torch.Tensor:
         return read_image(self.path(index))
+
+
+def file_evidence(path: Path) -> str:
+    """What changes when a file does, without looking into it."""
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        raise DataError(f"{path}: {_what_is_wrong(path, error)}") from error
+    # What was changed just now may change again before the clock of the file system ticks: nothing would tell.
+    fresh = time.time_ns() if abs(time.time_ns() - status.st_ctime_ns) < _TICK_NS else 0
+    return f"{os.path.abspath(path)}\0{status.st_size}\0{status.st_mtime_ns}\0{status.st_ctime_ns}\0{fresh}"
 
 
 def _stand_upright(image: Image.Image) -> None:

@@ -9,21 +9,23 @@ Three rules make a run repeatable, resumable and independent of how it is spread
 
 Worker processes are handed (positions, seeds) instead of keeping generators of their own, so neither their number,
 nor the way in which they were started, nor the batch at which an interrupted epoch was taken up again matters.
+
+Fresh memory costs more than what is done with it: a page that is touched for the first time takes the system longer
+than the arithmetic on its numbers. So workers write pixels as bytes into memory that is shared once and for all, and
+the numbers that are made of them, four times as large, go into memory that comes back when a batch is no longer held.
 """
 
 from __future__ import annotations
 
-import gc
+import math
 import os
 import random
-import signal
-import sys
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from types import TracebackType
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -31,14 +33,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from ductwork.data import workers as processes
 from ductwork.data.domain import ArraySource, ImageSet, IntArray
+from ductwork.data.draws import ORDER, SeedArray, derive_seeds
 from ductwork.errors import ConfigError, DataError, DuctworkError
 
-SeedArray = npt.NDArray[np.uint64]
 Images = Tensor | Sequence[Tensor]
-
-_ORDER, _AUGMENTATION = 1, 2  # what a derived seed is for; a new use gets a new number
-_WORD = (1 << 64) - 1
 
 
 @runtime_checkable
@@ -50,6 +50,36 @@ class BatchTransform(Protocol):
     """
 
     def batch(self, images: Images, seeds: SeedArray) -> Tensor: ...
+
+
+@runtime_checkable
+class PixelTransform(BatchTransform, Protocol):
+    """A batch transform in two steps: ``batch`` is ``finish`` of what ``pixels`` writes, and no more."""
+
+    @property
+    def size(self) -> int:
+        """The side of what comes out."""
+        ...
+
+    def pixels(self, images: Images, seeds: SeedArray, out: Tensor) -> None:
+        """All that is drawn or costs time, in a worker: into uint8 ``[n, 3, size, size]``."""
+        ...
+
+    def finish(self, pixels: Tensor, out: Tensor) -> Tensor:
+        """The rest, where the batch is used: into float32 of the same shape, which is returned."""
+        ...
+
+
+@runtime_checkable
+class BulkSource(Protocol):
+    """A source that reads many images at once and says how many of them had to be decoded."""
+
+    @property
+    def missing(self) -> int:
+        """Images that are decoded each time they are read."""
+        ...
+
+    def read_many(self, index: IntArray) -> tuple[Sequence[Tensor], int]: ...
 
 
 Transform = BatchTransform | Callable[[Tensor], Tensor]
@@ -75,9 +105,6 @@ class Batch:
         moved = [t.to(device, non_blocking=non_blocking) for t in (self.inputs, self.targets, self.index)]
         return Batch(moved[0], moved[1], moved[2], self.total)
 
-    def pin_memory(self) -> Batch:
-        return Batch(self.inputs.pin_memory(), self.targets.pin_memory(), self.index.pin_memory(), self.total)
-
 
 class Loader:
     """Batches of an image set. ``batch_size`` counts the images of all ranks together.
@@ -89,7 +116,8 @@ class Loader:
     it is the only one.
 
     With ``workers=0`` everything happens in this process, on demand; otherwise that many processes read ahead and
-    live until :meth:`close`. A loader runs one epoch at a time: beginning one ends the one before.
+    live until :meth:`close`. A loader runs one epoch at a time: beginning one ends the one before. Inputs are made on
+    ``device`` where the transform allows it, so that bytes travel there and not numbers.
     """
 
     def __init__(
@@ -105,7 +133,7 @@ class Loader:
         rank: int = 0,
         world: int = 1,
         drop_last: bool = False,
-        pin_memory: bool = False,
+        device: torch.device | str = "cpu",
         start_method: str | None = None,
     ) -> None:
         if batch_size < 1:
@@ -114,26 +142,31 @@ class Loader:
             raise ConfigError(f"workers must be 0 or more, not {workers}")
         if not 0 <= rank < world:
             raise ConfigError(f"rank must be between 0 and {world - 1}, not {rank}")
-        labels = np.asarray(images.labels if targets is None else targets, dtype=np.int64)
-        if labels.shape != (len(images),):
-            raise DataError(f"{len(images)} images but targets of shape {list(labels.shape)}")
-        batched = transform if isinstance(transform, BatchTransform) else PerImage(transform)
-        self._reader = _Reader(images, batched, labels)
-        self._batch_size, self._shuffle, self._drop_last = batch_size, shuffle, drop_last
-        self._images = len(images)
-        self.size = min(self._images, len(self) * batch_size)  #: images in an epoch, over all ranks
+        self._targets = np.asarray(images.labels if targets is None else targets, dtype=np.int64)
+        if self._targets.shape != (len(images),):
+            raise DataError(f"{len(images)} images but targets of shape {list(self._targets.shape)}")
+        self._transform = transform if isinstance(transform, BatchTransform) else PerImage(transform)
+        self._images, self._batch_size, self._shuffle, self._drop_last = images, batch_size, shuffle, drop_last
+        self.size = min(len(images), len(self) * batch_size)  #: images in an epoch, over all ranks
         self._seed, self._rank, self._world = seed, rank, world
         self._workers, self._start_method = workers, start_method
-        self._pin = pin_memory and torch.cuda.is_available()
-        self._pool: DataLoader[Batch | _Failure] | None = None
-        self._plans = _Plans()
+        self._device = torch.device(device)
+        self._slots: Tensor | None = None
+        self._pool: DataLoader[_Read | processes.Failure] | None = None
+        self._plans, self._memory = _Plans(), _Memory()
         self._turn = 0
-        self.decoded = 0  #: images in the batches handed out so far
+        self.decoded = 0  #: images that were decoded, or read from memory, for the batches handed out so far
 
     def __len__(self) -> int:
         """Batches in an epoch, the same on every rank."""
-        whole, rest = divmod(self._images, self._batch_size)
+        whole, rest = divmod(len(self._images), self._batch_size)
         return whole + (1 if rest and not (self._drop_last and whole) else 0)
+
+    @property
+    def decodes(self) -> int:
+        """Images that are decoded, or read from memory, in an epoch."""
+        source = self._images.source
+        return min(self.size, source.missing) if isinstance(source, BulkSource) else self.size
 
     def epoch(self, number: int = 0, *, start: int = 0) -> Iterator[Batch]:
         """The batches of epoch ``number`` from batch ``start`` on; nothing is read for the batches before it."""
@@ -148,9 +181,9 @@ class Loader:
             self._pool = None
 
     def _plan(self, epoch: int, start: int) -> Iterator[_Plan]:
-        order = np.arange(self._images)
+        order = np.arange(len(self._images))
         if self._shuffle:
-            order = np.argsort(derive_seeds(self._seed, epoch, order, purpose=_ORDER), kind="stable")
+            order = np.argsort(derive_seeds(self._seed, epoch, order, purpose=ORDER), kind="stable")
         for at in range(start * self._batch_size, len(self) * self._batch_size, self._batch_size):
             batch = order[at : at + self._batch_size]
             mine = np.array_split(batch, self._world)[self._rank]
@@ -158,55 +191,60 @@ class Loader:
 
     def _count(self, epoch: int, start: int, turn: int) -> Iterator[Batch]:
         plans = self._plan(epoch, start)
-        batches = self._read_ahead(plans) if self._workers else self._read_here(plans)
+        reads = self._read_ahead(plans) if self._workers else self._read_here(plans)
         while True:
             if turn != self._turn:  # workers have one queue: two epochs would get each other's batches
                 raise RuntimeError("this epoch was ended, by close() or by the beginning of another one")
-            batch = next(batches, None)
-            if batch is None:
+            found = next(reads, None)
+            if found is None:
                 return
-            self.decoded += len(batch)
-            yield batch
+            plan, read = found
+            self.decoded += read.decoded
+            targets, index = torch.from_numpy(self._targets[plan.positions]), torch.from_numpy(plan.positions)
+            yield Batch(self._finished(read, len(index)), targets, index, plan.total)
 
-    def _read_here(self, plans: Iterator[_Plan]) -> Iterator[Batch]:
-        for plan in plans:
-            batch = self._reader.read(plan)
-            yield batch.pin_memory() if self._pin else batch
+    def _finished(self, read: _Read, n: int) -> Tensor:
+        if read.inputs is not None:
+            return read.inputs.pin_memory() if self._device.type == "cuda" else read.inputs
+        assert self._slots is not None and isinstance(self._transform, PixelTransform)
+        pixels = self._slots[read.slot, :n]
+        if self._device.type == "cpu":
+            return self._transform.finish(pixels, self._memory.lend(pixels.shape))
+        # a copy in between, since the slot is written again while the transfer is under way
+        pixels = pixels.pin_memory() if self._device.type == "cuda" else pixels
+        pixels = pixels.to(self._device, non_blocking=True)
+        return self._transform.finish(pixels, torch.empty_like(pixels, dtype=torch.float32))
 
-    def _read_ahead(self, plans: Iterator[_Plan]) -> Iterator[Batch]:
+    def _read_here(self, plans: Iterator[_Plan]) -> Iterator[tuple[_Plan, _Read]]:
+        reader = self._reader(1, shared=False)
+        yield from ((plan, reader.read(plan)) for plan in plans)
+
+    def _read_ahead(self, plans: Iterator[_Plan]) -> Iterator[tuple[_Plan, _Read]]:
         if self._pool is None:
-            self._pool = self._start_workers()
-        self._plans.now = plans
+            # one more than are under way: the batch in hand has left its slot when the next one is called for
+            reader = self._reader(processes.AHEAD * self._workers + 1, shared=True)
+            self._pool = processes.pool(reader, self._plans, self._workers, keep=True, start_method=self._start_method)
+            # Left to the garbage collector, queues may go before their pool, which then waits 5 s for every worker.
+            self._stop = weakref.finalize(self, processes.stop, self._pool, os.getpid())
+        self._plans.begin(plans, len(self._slots) if self._slots is not None else 1)
         try:
-            with _interrupts_held():
-                batches = iter(self._pool)  # starts the workers, or tells them that an epoch begins
-            for batch in batches:
-                if isinstance(batch, _Failure):
-                    raise batch.error
-                yield batch
-        except RuntimeError as error:
-            if not str(error).startswith("DataLoader worker"):
-                raise
+            for read in processes.results(self._pool, self._workers):
+                if isinstance(read, processes.Failure):
+                    raise read.error
+                yield self._plans.sent.popleft(), read
+        except processes.KilledError:
             self.close()
-            reason = "a process that reads images was killed, probably because memory ran out"
-            raise DuctworkError(f"{reason}: use fewer workers than {self._workers} or a smaller batch") from error
+            raise
 
-    def _start_workers(self) -> DataLoader[Batch | _Failure]:
-        pool: DataLoader[Batch | _Failure] = DataLoader(
-            self._reader,
-            batch_size=None,  # the sampler yields whole batches, the reader returns them
-            sampler=self._plans,
-            num_workers=self._workers,
-            collate_fn=_as_it_is,
-            pin_memory=self._pin,
-            persistent_workers=True,
-            multiprocessing_context=self._start_method,
-            worker_init_fn=_begin_worker,
-            generator=torch.Generator(),  # or it would draw from the global one, which dropout uses
-        )
-        # Left to the garbage collector, the queues may go before their pool, which then waits 5 s for every worker.
-        self._stop = weakref.finalize(self, _stop_workers, pool, os.getpid())
-        return pool
+    def _reader(self, slots: int, *, shared: bool) -> _Reader:
+        self._slots = None
+        if isinstance(self._transform, PixelTransform):
+            most = -(-min(self._batch_size, len(self._images)) // self._world)
+            side = self._transform.size
+            self._slots = torch.empty(slots, most, 3, side, side, dtype=torch.uint8)
+            if shared:
+                self._slots.untyped_storage().share_memory_()
+        return _Reader(self._images, self._transform, self._slots)
 
 
 class PerImage:
@@ -249,118 +287,97 @@ def _generators_kept(*, torch_only: bool) -> Iterator[None]:
             np.random.set_state(others[1])
 
 
-def derive_seeds(seed: int, epoch: int, positions: IntArray, *, purpose: int = _AUGMENTATION) -> SeedArray:
-    """One 64-bit seed for every position, different for every (seed, epoch, purpose, position)."""
-    key = np.zeros(1, np.uint64)
-    for part in (seed, purpose, epoch):
-        key = _splitmix64(key ^ np.uint64(part & _WORD))
-    return _splitmix64(key ^ positions.astype(np.uint64))
-
-
-def uniform(seeds: SeedArray, count: int) -> npt.NDArray[np.float64]:
-    """``count`` numbers in [0, 1) from every seed, ``[n, count]``: draws for transforms that work on whole batches."""
-    streams = seeds[:, None] + np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    return (_splitmix64(streams) >> np.uint64(11)).astype(np.float64) * 2.0**-53
-
-
-def _splitmix64(x: SeedArray) -> SeedArray:
-    """The output function of SplitMix64 (Steele, Lea and Flood, 2014): a bijection with good avalanche."""
-    x = x + np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
-
-
 class _Plan(NamedTuple):
-    """What to read for one batch on one rank."""
+    """What to read for one batch on one rank, and into which slot."""
 
     positions: IntArray
     seeds: SeedArray
     total: int
     first: int  # of the whole batch: an empty slice takes its shape from this image
+    slot: int = 0
 
 
-@dataclass(frozen=True)
-class _Failure:
-    """An error of the user's, carried out of a worker as a value: torch would bury its line in a traceback."""
+class _Read(NamedTuple):
+    """A batch that was read: its inputs, or, where there are slots, the number of the one that holds its pixels."""
 
-    error: DuctworkError
+    inputs: Tensor | None
+    slot: int
+    decoded: int
 
 
 class _Plans(Sampler[_Plan]):
     """Persistent workers keep their sampler, so the plans of the next epoch are put into this one."""
 
     def __init__(self) -> None:
-        self.now: Iterator[_Plan] = iter(())
+        self.begin(iter(()), 1)
+
+    def begin(self, plans: Iterator[_Plan], slots: int) -> None:
+        self._plans, self._slots = plans, slots
+        self.sent: deque[_Plan] = deque()  # results come back in this order
 
     def __iter__(self) -> Iterator[_Plan]:
-        return self.now
+        for number, plan in enumerate(self._plans):
+            self.sent.append(plan)
+            yield plan._replace(slot=number % self._slots)
+
+
+class _Memory:
+    """Memory that is lent as tensors and comes back when the last tensor that looks at it is gone."""
+
+    _KEPT = 3  # the batch in use, the one before it that is being let go of, and one in reserve
+
+    def __init__(self) -> None:
+        self._free: list[npt.NDArray[np.float32]] = []
+
+    def lend(self, shape: Sequence[int]) -> Tensor:
+        """A tensor of that shape with anything in it."""
+        n = math.prod(shape)
+        fits = [i for i, flat in enumerate(self._free) if flat.size >= n]
+        flat = self._free.pop(fits[0]) if fits else np.empty(n, np.float32)
+        lent = flat[:n]  # a new object, which torch holds as long as a tensor over it is alive
+        weakref.finalize(lent, _take_back, self._free, flat, self._KEPT).atexit = False
+        return torch.from_numpy(lent).view(*shape)
+
+
+def _take_back(free: list[npt.NDArray[np.float32]], flat: npt.NDArray[np.float32], most: int) -> None:
+    free.insert(0, flat)  # what was used last is the warmest
+    del free[most:]
 
 
 @dataclass(frozen=True)
-class _Reader(Dataset["Batch | _Failure"]):
+class _Reader(Dataset["_Read | processes.Failure"]):
     """Carries out plans; this is what a worker process has."""
 
     images: ImageSet
     transform: BatchTransform
-    targets: IntArray
+    slots: Tensor | None
 
-    def __getitem__(self, plan: _Plan) -> Batch | _Failure:
+    def __getitem__(self, plan: _Plan) -> _Read | processes.Failure:
         try:
             return self.read(plan)
         except DuctworkError as error:
-            return _Failure(error.with_traceback(None))
+            return processes.Failure(error.with_traceback(None))
 
-    def read(self, plan: _Plan) -> Batch:
-        if not len(plan.positions):
+    def read(self, plan: _Plan) -> _Read:
+        n = len(plan.positions)
+        if self.slots is not None:
+            decoded = 0
+            if n:
+                images, decoded = self._images(plan.positions)
+                assert isinstance(self.transform, PixelTransform)
+                self.transform.pixels(images, plan.seeds, self.slots[plan.slot, :n])
+            return _Read(None, plan.slot, decoded)
+        if not n:
             probe = self.read(plan._replace(positions=np.array([plan.first]), seeds=np.zeros(1, np.uint64)))
-            return replace(probe, inputs=probe.inputs[:0], targets=probe.targets[:0], index=probe.index[:0])
-        inputs = self.transform.batch(self._pixels(plan.positions), plan.seeds)
-        return Batch(
-            inputs, torch.from_numpy(self.targets[plan.positions]), torch.from_numpy(plan.positions), plan.total
-        )
+            assert probe.inputs is not None
+            return _Read(probe.inputs[:0], 0, 0)
+        images, decoded = self._images(plan.positions)
+        return _Read(self.transform.batch(images, plan.seeds), 0, decoded)
 
-    def _pixels(self, index: IntArray) -> Images:
-        source = self.images.source
+    def _images(self, positions: IntArray) -> tuple[Images, int]:
+        source, index = self.images.source, self.images.indices[positions]
+        if isinstance(source, BulkSource):
+            return source.read_many(index)
         if type(source) is ArraySource:  # one gather instead of n reads, which a subclass may have changed
-            return torch.from_numpy(source.images[self.images.indices[index]]).permute(0, 3, 1, 2).contiguous()
-        return [self.images.read(position) for position in index.tolist()]
-
-
-def _as_it_is(batch: Any) -> Any:
-    return batch
-
-
-@contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Ctrl-C waits meanwhile. Processes that start now never hear of it: only this one shall answer it."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _begin_worker(worker: int) -> None:
-    """Where signals cannot be held back, ignore Ctrl-C at least from now on.
-
-    What a forked worker inherits is frozen: collecting it would copy its memory, and might stop pools of the parent.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    sys.excepthook = _unless_nobody_listens
-    gc.freeze()
-
-
-def _unless_nobody_listens(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """A batch that is handed over while the reading process is being interrupted is no news to anybody."""
-    if not issubclass(kind, ConnectionError | EOFError):
-        sys.__excepthook__(kind, error, trace)
-
-
-def _stop_workers(pool: DataLoader[Any], owner: int) -> None:
-    iterator = getattr(pool, "_iterator", None)  # torch offers no public way to end persistent workers
-    if iterator is not None and os.getpid() == owner:
-        iterator._shutdown_workers()
+            return torch.from_numpy(source.images[index]).permute(0, 3, 1, 2).contiguous(), len(index)
+        return [self.images.read(position) for position in positions.tolist()], len(index)

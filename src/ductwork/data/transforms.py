@@ -6,6 +6,7 @@ imported when a transform is built from it. Sizes other than 224 keep the propor
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
@@ -15,7 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ductwork.data.loading import Images, PerImage, SeedArray, uniform
+from ductwork.data.draws import SeedArray, uniform
+from ductwork.data.loading import Images, PerImage
 from ductwork.errors import ConfigError, suggest
 
 #: The recipes and what they are for.
@@ -122,30 +124,58 @@ def resolve(name: str, *, backbone_config: Mapping[str, Any], size: int | None =
     )  # fmt: skip
 
 
-class RecipeTransform:
-    """A transform that resizes in uint8, which is fast, and normalises a whole batch at once, which is faster.
+class PixelRecipe:
+    """What transforms share that resize in uint8, which is fast, and normalise a whole batch at once, which is faster.
 
-    Called with one image it gives one; a :class:`~ductwork.data.loading.Loader` uses :meth:`batch`.
+    Called with one image it gives one; a :class:`~ductwork.data.loading.Loader` uses the two steps of :meth:`batch`.
     """
 
-    def __init__(self, spec: TransformSpec, pixels: Callable[[Tensor], Tensor], *, draws: bool) -> None:
-        self.spec, self._pixels, self._draws = spec, pixels, draws
-        self._seeded = PerImage(pixels, torch_only=True)
+    def __init__(self, spec: TransformSpec) -> None:
+        self.spec = spec
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.spec})"
 
-    def __call__(self, image: Tensor) -> Tensor:
-        return normalised(self._pixels(image)[None], self.spec)[0]
+    @property
+    def size(self) -> int:
+        return self.spec.size
+
+    def pixels(self, images: Images, seeds: SeedArray, out: Tensor) -> None:
+        raise NotImplementedError
+
+    def finish(self, pixels: Tensor, out: Tensor) -> Tensor:
+        return normalise(pixels, out, self.spec)
 
     def batch(self, images: Images, seeds: SeedArray) -> Tensor:
-        if self._draws:
-            pixels = self._seeded.batch(images, seeds)
+        pixels = torch.empty(len(images), 3, self.size, self.size, dtype=torch.uint8)
+        self.pixels(images, seeds, pixels)
+        return self.finish(pixels, torch.empty(pixels.shape))
+
+
+def draw_seed() -> SeedArray:
+    """A seed from torch's generator, for transforms that are called with one image."""
+    return torch.randint(-(2**63), 2**63 - 1, (1,)).numpy().view(np.uint64)
+
+
+class RecipeTransform(PixelRecipe):
+    """A recipe in torchvision's words, image by image: what every faster way is measured against."""
+
+    def __init__(self, spec: TransformSpec, module: Callable[[Tensor], Tensor], *, draws: bool) -> None:
+        super().__init__(spec)
+        self._module, self._seeded = module, PerImage(module, torch_only=True) if draws else None
+
+    def __call__(self, image: Tensor) -> Tensor:
+        pixels = self._module(image)[None]
+        return self.finish(pixels, torch.empty(pixels.shape))[0]
+
+    def pixels(self, images: Images, seeds: SeedArray, out: Tensor) -> None:
+        if self._seeded is not None:
+            out.copy_(self._seeded.batch(images, seeds))
         elif isinstance(images, Tensor):
-            pixels = self._pixels(images)
+            out.copy_(self._module(images))
         else:
-            pixels = torch.stack([self._pixels(image) for image in images])
-        return normalised(pixels, self.spec)
+            for place, image in zip(out, images, strict=True):
+                place.copy_(self._module(image))
 
 
 class AffineTransform:
@@ -161,8 +191,7 @@ class AffineTransform:
         return f"{type(self).__name__}({self.spec})"
 
     def __call__(self, image: Tensor) -> Tensor:
-        seed = torch.randint(-(2**63), 2**63 - 1, (1,)).numpy().view(np.uint64)
-        return self.batch(image[None], seed)[0]
+        return self.batch(image[None], draw_seed())[0]
 
     def batch(self, images: Images, seeds: SeedArray) -> Tensor:
         spec, shapes = self.spec, {image.shape for image in images}
@@ -173,7 +202,7 @@ class AffineTransform:
             images = self._resize(images)  # a grid would distort the first kind and skip pixels of the second
         grid = F.affine_grid(self._matrices(seeds), [len(images), 3, spec.size, spec.size], align_corners=False)
         moved = F.grid_sample(images.float(), grid, spec.train_interpolation, "border", align_corners=False)
-        return normalised(moved, spec)
+        return normalise(moved, moved, spec)
 
     def _matrices(self, seeds: SeedArray) -> Tensor:
         """From places in the result to places in the image, both running from -1 to 1: ``[n, 2, 3]``."""
@@ -188,7 +217,10 @@ class AffineTransform:
 
 
 def train_transform(spec: TransformSpec) -> RecipeTransform | AffineTransform:
-    """From uint8 ``[3, H, W]`` to float32 ``[3, size, size]``, with augmentation."""
+    """From uint8 ``[3, H, W]`` to float32 ``[3, size, size]``, with augmentation.
+
+    :func:`ductwork.data.augment.fast_train_transform` draws the same for many images at once.
+    """
     from torchvision.transforms import v2
 
     if spec.affine:
@@ -218,10 +250,29 @@ def test_transform(spec: TransformSpec) -> RecipeTransform:
 test_transform.__test__ = False  # type: ignore[attr-defined]  # its name is not meant for pytest
 
 
-def normalised(pixels: Tensor, spec: TransformSpec) -> Tensor:
-    """From values between 0 and 255, ``[n, 3, S, S]``, to float32 with the mean and deviation of ``spec``."""
-    mean, std = (255 * torch.tensor(values).view(3, 1, 1) for values in (spec.mean, spec.std))
-    return pixels.float().contiguous().sub_(mean).div_(std)
+def normalise(values: Tensor, out: Tensor, spec: TransformSpec) -> Tensor:
+    """From values between 0 and 255, ``[n, 3, S, S]``, to the mean and deviation of ``spec``, in float32 ``out``."""
+    mean, std = (255 * torch.tensor(each, device=out.device).view(3, 1, 1) for each in (spec.mean, spec.std))
+    if out.device.type != "cpu":
+        return out.copy_(values).sub_(mean).div_(std)
+    for place, image in zip(out, values, strict=True):  # one by one, each is still in the processor's cache
+        place.copy_(image).sub_(mean).div_(std)
+    return out
+
+
+def kept_side(spec: TransformSpec) -> int:
+    """The shorter side that images may be brought to before ``spec`` prepares them, again and again.
+
+    A random part is enlarged if it has fewer pixels than the result. The side is such that this happens to a quarter
+    of the parts at most, the smallest ones, and never to what a test looks at; where whole images are squashed, it is
+    twice the result, so that the second resize still has two pixels for each.
+    """
+    if spec.affine:
+        return 2 * spec.size
+    low, high = spec.scale
+    train = math.ceil(spec.size / math.sqrt(low + 0.25 * (high - low)))
+    test = 2 * spec.size if spec.crop_mode == "squash" else int(spec.size / spec.crop_pct)
+    return max(train, test)
 
 
 def _resize(spec: TransformSpec, size: tuple[int, ...], interpolation: str) -> torch.nn.Module:

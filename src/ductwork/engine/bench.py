@@ -11,11 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from ductwork.data.domain import ConcatSource, Domain, ImageSet, Reference
-from ductwork.data.loading import Batch, Loader, Transform, derive_seeds
+from ductwork.data.draws import derive_seeds
+from ductwork.data.loading import Batch, Loader, Transform
 from ductwork.data.slices import bounds
 from ductwork.engine.evaluate import evaluate
 from ductwork.engine.features import FeatureStore, sharable
 from ductwork.engine.loop import EpochLog, Snapshot, train
+from ductwork.engine.reading import image_loader
 from ductwork.engine.seeding import derive, seed_everything
 from ductwork.engine.session import Session
 from ductwork.engine.whole import whole_batch
@@ -108,9 +110,9 @@ class Bench:
         done = resume.epoch if resume else 0
         self._begin(f"{self._phase}, epoch {min(done + 1, epochs)}/{epochs}", size * (epochs - done))
 
-        if resume and on_images and self.session.rank == 0:
+        if resume and isinstance(batches, Loader) and self.session.rank == 0:
             # epochs that an interrupted try has done belong to the work of this stage
-            self.session.work.add(train=size * resume.epoch, decoded=size * resume.epoch)
+            self.session.work.add(train=size * resume.epoch, decoded=batches.decodes * resume.epoch)
 
         def on_epoch(log: EpochLog, snapshot: Callable[[], Snapshot]) -> None:
             self._save_epoch(call, log, snapshot)
@@ -234,19 +236,16 @@ class Bench:
         shuffle: bool = False,
         drop_last: bool = False,
     ) -> Loader:
-        session = self.session
-        loader = Loader(
+        loader = image_loader(
+            self.session,
             images,
             transform,
+            title=self._title,
             batch_size=batch_size,
             targets=targets,
-            workers=session.workers,
             seed=derive(self._seed, self._phase, "images", len(self._loaders)),
             shuffle=shuffle,
-            rank=session.rank,
-            world=session.world,
             drop_last=drop_last,
-            pin_memory=session.device.type == "cuda",
         )
         self._loaders.append(loader)
         return loader

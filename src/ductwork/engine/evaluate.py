@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ductwork.data.domain import ImageSet
 from ductwork.data.loading import Loader, Transform
+from ductwork.engine.reading import image_loader
 from ductwork.engine.session import Session
 from ductwork.engine.whole import whole_batch
 from ductwork.methods.base import Method
@@ -44,10 +45,20 @@ def evaluate(
     score = outputs or method.outputs
     place = {name: i for i, name in enumerate(method.rows.classes)}
     right: dict[str, dict[str, int]] = {}
-    session.progress.begin("test", sum(len(images) for images in tests.values()))
+    loaders = {}
     for name, images in tests.items():
         known = np.array([place.get(cls, -1) for cls in images.classes] or [-1], dtype=np.int64)
-        right[name] = _count_right(session, method, images, known[images.labels], transform, score)
+        loaders[name] = image_loader(
+            session,
+            images,
+            transform,
+            title="test",
+            batch_size=session.settings.eval_batch_size,
+            targets=known[images.labels],
+        )
+    session.progress.begin("test", sum(len(images) for images in tests.values()))
+    for name, loader in loaders.items():
+        right[name] = _count_right(session, method, loader, score)
     n_test = {name: len(images) for name, images in tests.items()}
     total = max(1, sum(n_test.values()))
     shares = {
@@ -60,23 +71,7 @@ def evaluate(
     return Evaluation(accuracy, n_test, overall, shares)
 
 
-def _count_right(
-    session: Session,
-    method: Method,
-    images: ImageSet,
-    targets: np.ndarray[tuple[int], np.dtype[np.int64]],
-    transform: Transform,
-    score: Outputs,
-) -> dict[str, int]:
-    loader = Loader(
-        images,
-        transform,
-        batch_size=session.settings.eval_batch_size,
-        targets=targets,
-        workers=session.workers,
-        rank=session.rank,
-        world=session.world,
-    )
+def _count_right(session: Session, method: Method, loader: Loader, score: Outputs) -> dict[str, int]:
     counts: dict[str, Tensor] = {}
     with session.frozen():
         for batch in loader.epoch():

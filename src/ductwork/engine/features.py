@@ -62,6 +62,7 @@ def sharable(session: Session, model: object, images: ImageSet, transform: Trans
         "network": [model.timm_name, model.sha256, hashlib.sha256(repr(model.model).encode()).hexdigest()],
         "images": [images.fingerprint, ordered.hexdigest()],
         "transform": transform.spec.as_dict(),
+        "cache": session.settings.cache,
         "precision": session.precision,
         # what follows decides on the last bits only, and those are to be the same with and without sharing
         "batch": session.settings.eval_batch_size,

@@ -15,6 +15,7 @@ import torch
 from ductwork import __version__
 from ductwork.backbones import registry as backbones
 from ductwork.backbones.base import Backbone
+from ductwork.data.augment import fast_train_transform
 from ductwork.data.domain import Domain, ImageSet
 from ductwork.data.images import FileSource
 from ductwork.data.loading import Loader
@@ -138,7 +139,7 @@ class Learner:
             domain,
             number,
             seed=self.seed,
-            train_transform=train_transform(self.transform),
+            train_transform=(fast_train_transform if self.session.cache else train_transform)(self.transform),
             test_transform=test_transform(self.transform),
             tests=tests or {},
             records=report.records,

@@ -17,6 +17,8 @@ from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvir
 from lightning_fabric.strategies.ddp import DDPStrategy
 from torch import Tensor
 
+from ductwork.data.cache import ImageCache
+from ductwork.data.prepare import cache_folder
 from ductwork.engine.precision import FABRIC, choose
 from ductwork.engine.progress import Progress, Silent
 from ductwork.engine.ranks import Ranks, join
@@ -63,6 +65,7 @@ class Session:
         self.fabric = _quiet_fabric(self.ranks, kind, FABRIC[self.precision])
         self.fabric.launch()
         self.progress: Progress = progress if progress is not None and self.ranks.leads else Silent()
+        self.cache = _open_cache(self.settings)
         self.work = Work()
 
     @property
@@ -100,6 +103,20 @@ class Session:
     def describe(self) -> str:
         name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else _processor()
         return f"{self.world} x {name}" if self.world > 1 else name
+
+
+def _open_cache(settings: EngineSettings) -> ImageCache | None:
+    """The cache of decoded images, or None where every image shall be decoded each time it is read."""
+    if not settings.cache:
+        return None
+    if settings.cache_dir is not None:
+        try:
+            settings.cache_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            reason = error.strerror or error
+            raise ConfigError(f"engine.cache_dir {str(settings.cache_dir)!r} cannot be made ({reason})") from None
+    folder = settings.cache_dir or cache_folder() / "images"
+    return ImageCache(folder.absolute(), int(settings.cache_limit * 1e9))
 
 
 def _device_kind(accelerator: str) -> str:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class EngineSettings(BaseModel):
-    """Settings that must not change what is learned, except for the rounding of the precision."""
+    """Settings that must not change what is learned, except for rounding: of the precision, and of smaller images."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -20,6 +20,13 @@ class EngineSettings(BaseModel):
         "auto", description="auto: bf16 where a probe gains from it"
     )
     workers: int | Literal["auto"] = Field("auto", description="processes that read images; 0 reads in this one")
+    cache: bool = Field(
+        True, description="decode each image file once and augment whole batches; false is the plain pipeline"
+    )
+    cache_dir: Path | None = Field(None, description="where decoded images are kept, if not in the user's cache folder")
+    cache_limit: float = Field(
+        64.0, gt=0, description="GB that they may take; never more than half of what the disk could give"
+    )
     eval_batch_size: int = Field(256, ge=1, description="images a step without gradients, over all devices")
     compile: bool = Field(False, description="compile the network with torch.compile")
     checkpoint: Literal["epoch", "phase", "stage"] = Field("epoch", description="how often to save")

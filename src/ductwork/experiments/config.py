@@ -16,7 +16,7 @@ from ductwork.errors import ConfigError
 from ductwork.validation import validate
 
 # Settings of the engine on which numbers or files of a run depend.
-_DECIDES = ("precision", "evaluate_phases", "evaluate_ahead", "embedding", "embedding_classes")
+_DECIDES = ("precision", "cache", "evaluate_phases", "evaluate_ahead", "embedding", "embedding_classes")
 
 
 class RunConfig(BaseModel):
