@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -43,3 +45,11 @@ def _fields(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
         else:
             return []
     return list(model.model_fields)
+
+
+def require(module: str, extra: str, what: str) -> ModuleType:
+    """A module of an optional extra, or a ConfigError that says what to install for ``what``."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ConfigError(f"{what} needs a package ({error}): pip install 'ductwork[{extra}]'") from None

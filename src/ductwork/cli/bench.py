@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,6 +22,7 @@ class Engine(StrEnum):
     """Where runs are done."""
 
     local = "local"
+    ray = "ray"
 
 
 def bench(
@@ -38,6 +39,12 @@ def bench(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything and say what would be done.")] = False,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Also do what has failed before.")] = False,
     retries: Annotated[int, typer.Option(min=0, help="How often a run goes on whose process died.")] = 3,
+    address: Annotated[
+        str | None, typer.Option(help="Ray: an existing cluster, HOST:PORT or auto; default one is started here.")
+    ] = None,
+    cpus: Annotated[int | None, typer.Option(min=1, help="Ray: processors of each run; default 1.")] = None,
+    gpus: Annotated[float | None, typer.Option(min=0, help="Ray: GPUs of each run, also a share of one.")] = None,
+    memory: Annotated[float | None, typer.Option(min=0, help="Ray: GB of memory of each run; default 4.")] = None,
 ) -> None:
     """Do many runs: methods x streams x orders x seeds x backbones x parameters.
 
@@ -49,23 +56,47 @@ def bench(
     from ductwork.experiments.plan import make_plan
     from ductwork.experiments.watch import for_terminal
 
+    places = {"address": address, "cpus": cpus, "gpus": gpus, "memory": memory}
+    on_ray = _ray_options(engine, {name: value for name, value in places.items() if value is not None})
     folder = out or Path("runs") / grid.stem
     plan = make_plan(load_grid(grid, settings or []), folder, retry_failed=retry_failed)
-    executor = _executor(engine, plan, jobs)
-    _say_plan(plan, executor, whole=dry_run)
-    if dry_run or (not plan.tasks and not plan.of("not-applicable")):
-        raise typer.Exit(1 if plan.of("failed") and not dry_run else 0)
-    with for_terminal() as watcher:
-        results = do(plan, executor, watcher, retries=retries)
+    executor = _executor(engine, plan, jobs, on_ray)
+    try:
+        _say_plan(plan, executor, whole=dry_run)
+        if dry_run or (not plan.tasks and not plan.of("not-applicable")):
+            raise typer.Exit(1 if plan.of("failed") and not dry_run else 0)
+        with for_terminal() as watcher:
+            results = do(plan, executor, watcher, retries=retries)
+    finally:
+        executor.stop()
     _say_end(plan, results)
     if any(result.status == "failed" for result in results):
         raise typer.Exit(1)
 
 
-def _executor(engine: Engine, plan: Plan, jobs: int | None) -> Executor:
+def _ray_options(engine: Engine, given: dict[str, Any]) -> dict[str, Any]:
+    """What was said about Ray, checked before anything takes time."""
+    from ductwork.errors import ConfigError
+    from ductwork.validation import require
+
+    if engine is Engine.ray:
+        require("ray", "cluster", "--engine ray")
+    elif given:
+        raise ConfigError(f"--{next(iter(given))} is for --engine ray; add it, or leave --{next(iter(given))} out")
+    if "memory" in given:
+        given["memory"] = int(given["memory"] * 2**30)
+    return given
+
+
+def _executor(engine: Engine, plan: Plan, jobs: int | None, on_ray: dict[str, Any]) -> Executor:
+    on_processors = all(task.config.engine.accelerator == "cpu" for task in plan.tasks)
+    if engine is Engine.ray and plan.tasks:
+        from ductwork.experiments.executors.ray import RayExecutor
+
+        return RayExecutor(jobs=jobs, on_processors=on_processors, **on_ray)
     from ductwork.experiments.executors.local import LocalExecutor
 
-    return LocalExecutor(jobs, on_processors=all(task.config.engine.accelerator == "cpu" for task in plan.tasks))
+    return LocalExecutor(jobs, on_processors=on_processors)
 
 
 def _say_plan(plan: Plan, executor: Executor, *, whole: bool) -> None:

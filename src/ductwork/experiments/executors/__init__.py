@@ -7,13 +7,17 @@ its folder, so nothing but the name of the folder travels.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from pydantic import BaseModel, ConfigDict
 
 from ductwork.experiments.config import RunConfig
+from ductwork.experiments.folder import LOG_FILE
 from ductwork.experiments.results import RunResult
+
+MEMORY_OF_A_RUN = 4 << 30  # bytes: what training a ViT-B/16 takes, with a reserve for what is read beside it
 
 
 class Task(BaseModel):
@@ -39,10 +43,13 @@ class Ended(NamedTuple):
 class Executor(Protocol):
     """A place for processes, each of which does one run."""
 
-    jobs: int
-    """How many tasks can be given to it at a time."""
     about: str
     """What it is, for the user."""
+
+    @property
+    def jobs(self) -> int:
+        """How many tasks can be given to it at a time."""
+        ...
 
     def start(self, task: Task) -> None:
         """Begin a task now, or as soon as there is room."""
@@ -55,3 +62,11 @@ class Executor(Protocol):
     def stop(self) -> None:
         """End everything that is under way, and every process with it. Safe to call twice."""
         ...
+
+
+def print_to_log(folder: Path) -> None:
+    """What libraries print goes to the log of the run: the terminal shows the grid."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / LOG_FILE, "ab") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)

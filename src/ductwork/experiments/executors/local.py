@@ -12,14 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 from types import FrameType
 
-from ductwork.experiments.executors import Ended, Task
-from ductwork.experiments.folder import LOG_FILE
+from ductwork.experiments.executors import MEMORY_OF_A_RUN, Ended, Task, print_to_log
 
 _MOST_ON_PROCESSORS = 8
-_MEMORY_OF_A_RUN = 4 << 30  # bytes: what training a ViT-B/16 takes, with a reserve for what is read beside it
 _POLITE_SECONDS = 10.0
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
@@ -99,7 +96,7 @@ def _main(text: str, threads: int, device: str | None, lifeline: Connection) -> 
     if device is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = device
     task = Task.model_validate_json(text)
-    _print_to(task.folder / LOG_FILE)
+    print_to_log(task.folder)
     from ductwork.experiments.executors.worker import work
 
     try:
@@ -116,14 +113,6 @@ def _end_with(lifeline: Connection) -> None:
     with contextlib.suppress(EOFError, OSError):
         lifeline.recv_bytes()
     os._exit(1)  # a run can be ended at any moment; its folder is locked, and somebody may be waiting for it
-
-
-def _print_to(path: Path) -> None:
-    """What libraries print goes to the log of the run: the terminal shows the grid."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "ab") as log:
-        os.dup2(log.fileno(), 1)
-        os.dup2(log.fileno(), 2)
 
 
 @contextlib.contextmanager
@@ -158,8 +147,8 @@ def _jobs_on_processors() -> int:
     try:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
-        memory = 2 * _MEMORY_OF_A_RUN
-    return max(1, min(_cores(), memory // _MEMORY_OF_A_RUN, _MOST_ON_PROCESSORS))
+        memory = 2 * MEMORY_OF_A_RUN
+    return max(1, min(_cores(), memory // MEMORY_OF_A_RUN, _MOST_ON_PROCESSORS))
 
 
 def _cores() -> int:
