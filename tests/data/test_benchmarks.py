@@ -135,6 +135,14 @@ def test_a_root_is_needed(name: str, tmp_path: Path) -> None:
         open_stream(name, root=tmp_path / "empty")
 
 
+def test_one_root_for_all_benchmarks(tmp_path: Path) -> None:
+    for name, make in MINIATURES.items():
+        root = make(tmp_path / name)
+        assert everything(open_stream(name, root=tmp_path)) == everything(open_stream(name, root=root))
+    with pytest.raises(DataError, match=r"domainnet: the lists name 4 classes"):
+        open_stream("domainnet-cil", root=tmp_path)
+
+
 @pytest.mark.parametrize("name", ["domainnet", "core50", "cddb-hard"])
 def test_a_split_of_its_own(name: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="split has no use here"):

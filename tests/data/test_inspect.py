@@ -216,14 +216,14 @@ def test_an_undivided_folder_is_checked_with_the_split_it_would_get(tmp_path: Pa
 
 
 def test_named_streams(tmp_path: Path) -> None:
-    assert check("core50", root=core50(tmp_path / "core50")) == []
+    assert check("core50", root=core50(tmp_path / "core")) == []
     assert check("office-home", root=office_home(tmp_path / "office", n=8, classes=("Mug", "Pen"))) == []
     findings = check("domainnet", root=domainnet(tmp_path / "net"))
     assert found(findings) == {"absent-classes": [("painting",)], "untrained-class": [("painting", "t-shirt")]}
     assert {finding.severity for finding in findings} == {"note", "warning"}
     wrong = check("core50", root=tmp_path)
     assert [(f.severity, f.kind) for f in wrong] == [("error", "layout")]
-    assert f"did you mean root={tmp_path / 'core50'}" in wrong[0].message
+    assert f"did you mean root={tmp_path / 'core'}" in wrong[0].message
     with pytest.raises(ConfigError, match="say where it lies"):
         check("core50")
     with pytest.raises(ConfigError, match="no stream and no folder"):

@@ -48,6 +48,7 @@ class Benchmark:
     classes: int
     expected: tuple[Count, ...]
     present: Callable[[Path], bool]  # whether a folder looks like the root of the download
+    folder: str = ""  # where it lies below a folder of several benchmarks; ``name`` unless given
     notes: tuple[str, ...] = ()  # what a user should know although nothing is wrong
 
 
@@ -71,7 +72,7 @@ def register_benchmark(facts: Benchmark, opener: Opener) -> Benchmark:
 
 
 def need_root(facts: Benchmark, root: Path | None) -> Path:
-    """The root as given if the download seems to lie there; otherwise the one line that helps."""
+    """The root as given, or the benchmark's own folder in it, where the download lies; otherwise the line that helps."""
     if root is None:
         raise ConfigError(
             f"stream {facts.name!r} reads a download of {facts.title}: say where it lies with root=DIR (--root DIR); "
@@ -82,6 +83,9 @@ def need_root(facts: Benchmark, root: Path | None) -> Path:
         raise ConfigError(f"root {str(root)!r}: {what}; it shall hold {facts.layout} ({facts.title}, {facts.home})")
     if facts.present(root):
         return root
+    own = root / (facts.folder or facts.name)  # one root for all benchmarks, each in a folder of its name
+    if own.is_dir() and facts.present(own):
+        return own
     near = next((place for place in _nearby(root) if facts.present(place)), None)
     hint = f"did you mean root={near}?" if near else f"`ductwork data prepare {facts.name}` says how to get it"
     raise ConfigError(f"root {str(root)!r} is not a download of {facts.title}: it shall hold {facts.layout}; {hint}")

@@ -172,6 +172,7 @@ INCREMENTAL = register_benchmark(
         classes=_CLASSES,
         expected=(Count(None, "train", sum(_TRAIN)), Count(None, "test", sum(_TEST))),
         present=_present,
+        folder=DOMAINNET.name,
     ),
     _open_incremental,
 )
