@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from markupsafe import Markup
     from matplotlib.figure import Figure
 
-MOST_LINES = 12
+# The paper's twelve methods, and joint training.
+MOST_LINES = 13
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,8 @@ class Context:
         """A sentence for the caption when a figure does not have room for everything."""
         missing = len(self.group.drawn) - len(shown)
         return (
-            f" The {len(shown)} best are drawn, first of all one of each method; {missing} more are in the table."
+            f" The {len(shown)} best are drawn, first of all one of each method; "
+            f"{missing} more {'is' if missing == 1 else 'are'} in the table."
             if missing > 0
             else ""
         )

@@ -197,7 +197,10 @@ def time(context: Context) -> Section | None:
         label = "Time by phase. " + "; ".join(f"{v.label} {process.clock(sum(s.values()))}" for v, s in timed)
         blocks.append(
             Block(
-                ("Mean over runs." if any(len(v.shown) > 1 for v in lines) else "") + context.left_out(lines),
+                "Training: of the backbone, prompts or adapters. Statistics: class centres, exemplars, projections, "
+                "everything that needs passes but no gradients."
+                + (" Mean over runs." if any(len(v.shown) > 1 for v in lines) else "")
+                + context.left_out(lines),
                 pictures=(context.picture(label, wide, narrow, name="time by phase"),),
             )
         )

@@ -60,7 +60,8 @@ def _changes(panel: Panel, points: Sequence[tuple[float, float]]) -> None:
 
 @styled
 def phase_times(rows: Sequence[tuple[Variant, Mapping[str, float]]], narrow: bool = False) -> Figure:
-    """Seconds by phase, stacked; a bar for each method."""
+    """Seconds by kind of work, stacked; a bar for each method."""
+    rows = [(variant, _by_kind(seconds)) for variant, seconds in rows]
     phases = sorted({phase for _, seconds in rows for phase in seconds}, key=_phase_rank)
     colours = style.phase_colours(phases)
     width = NARROW if narrow else WIDE
@@ -142,6 +143,21 @@ def by_domain(
     panel.names_left(domains, range(len(domains)))
     canvas.heading(title)
     return canvas.figure
+
+
+# What phases of different methods have in common: twenty names with twenty colours would tell nobody anything.
+_KINDS = {
+    **dict.fromkeys(("finetune", "train", "adapt", "prompt", "prompts", "joint"), "training"),
+    **dict.fromkeys(("centers", "prototypes", "project", "cluster", "exemplars", "means", "similarity"), "statistics"),
+}
+
+
+def _by_kind(seconds: Mapping[str, float]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for phase, value in seconds.items():
+        kind = _KINDS.get(phase, phase)
+        found[kind] = found.get(kind, 0.0) + value
+    return found
 
 
 def clock(seconds: float) -> str:

@@ -9,7 +9,7 @@ from ductwork.report import figures, heatmaps, parts, reading, style, tables
 from ductwork.report.aggregate import Group, Stat, Variant, groups
 from ductwork.report.beside import beside
 from ductwork.report.collect import Run, Scan
-from ductwork.report.content import Block, Chapter, Context, Page, Section, how_many, in_words, same_order
+from ductwork.report.content import MOST_LINES, Block, Chapter, Context, Page, Section, how_many, in_words, same_order
 from ductwork.report.files import Files
 from ductwork.report.inside import phases, time
 from ductwork.report.provenance import provenance
@@ -25,7 +25,7 @@ def report(found: Scan, files: Files | None = None) -> Page:
     palette = style.Palette(run.result.method for run in found.runs)
     grouped = groups(found.runs)
     drawn = grouped[:MOST_CHAPTERS]
-    panels = max(3, min(12, MOST_PANELS // len(drawn)))
+    panels = max(3, min(MOST_LINES, MOST_PANELS // len(drawn)))
     chapters = [
         _chapter(
             Context(group, palette, f"g{i}f", panels, _folder(files, group, grouped)),
@@ -267,7 +267,7 @@ def _notes(group: Group) -> tuple[str, ...]:
     doubled = sum(count - 1 for count in seen.values())
     if doubled:
         notes.append(
-            f"{how_many(doubled, 'run')} repeat the method, order and seed of another and count again in the means."
+            f"{how_many(doubled, 'run')} with the method, order and seed of another: each counts in the means."
         )
     return tuple(notes)
 

@@ -215,5 +215,5 @@ def _class_name(panel: Panel, places: Floats, name: str) -> None:
     x, y = places[np.sort(distance, axis=1)[:, : max(2, len(places) // 4)].sum(1).argmin()]
     width = style.text_width(name, style.SMALL, bold=True) + 5
     left = min(max(panel.x(float(x)) - width / 2, panel.left), panel.right - width)
-    panel.canvas.box(left, panel.y(float(y)) - 5.5, width, 11, style.CARD, alpha=0.85)
+    panel.canvas.box(left, panel.y(float(y)) - 5.5, width, 11, style.CARD, alpha=0.85, zorder=2.5)
     panel.canvas.text(left + width / 2, panel.y(float(y)), name, "center", bold=True)

@@ -73,7 +73,9 @@ _KNOWN = (
 )
 _ALIASES = {"coda": "codaprompt", "sprompt": "siprompt", "sprompts": "siprompt", "upperbound": "joint"}
 PHASES: Mapping[str, str] = {
+    "statistics": "#77aadd",
     "centers": "#77aadd",
+    "training": "#ee8866",
     "finetune": "#ee8866",
     "merge": "#44bb99",
     "retrain": "#e3cf6e",
