@@ -57,8 +57,8 @@ def write_shard(path: Path, images: Iterable[tuple[npt.NDArray[np.uint64], Pixel
     return len(entries)
 
 
-def read_index(path: Path) -> npt.NDArray[np.void]:
-    """What a shard holds; nothing, if it is not there any more or was not written to its end."""
+def read_index(path: Path) -> npt.NDArray[np.void] | None:
+    """What a shard holds; None if it is not there any more or is not whole."""
     with suppress(OSError, struct.error), open(path, "rb") as file:
         file.seek(-_FOOTER.size, os.SEEK_END)
         end = file.tell()
@@ -68,7 +68,7 @@ def read_index(path: Path) -> npt.NDArray[np.void]:
             index = file.read(images * ENTRY.itemsize)
             if zlib.crc32(index) == checksum:
                 return np.frombuffer(index, ENTRY)
-    return np.empty(0, ENTRY)
+    return None
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,8 @@ class Store:
             if name in known:
                 parts.append(self._entries[self._shard == known[name]])
             else:
-                parts.append(read_index(self.folder / name))
+                index = read_index(self.folder / name)
+                parts.append(np.empty(0, ENTRY) if index is None else index)
         self._names = there
         self._entries = np.concatenate([np.empty(0, ENTRY), *parts])
         self._shard = np.repeat(np.arange(len(parts), dtype=np.int32), [len(part) for part in parts])
@@ -140,7 +141,8 @@ class Store:
             lock.release()
 
     def has(self, name: str) -> bool:
-        return self._path(name).exists()
+        """Whether there is a whole shard of that name."""
+        return read_index(self._path(name)) is not None
 
     def add(self, part: Path, name: str, *, since: float) -> bool:
         """Give a complete shard its name; False if there is no room for it but where shards are in use.
