@@ -52,9 +52,23 @@ def load_grid(path: Path, pairs: Sequence[str] = ()) -> Grid:
         first = pair.partition("=")[0].split(".")[0]
         placed.append(f"overrides.{pair}" if first in RunConfig.model_fields else pair)
     try:
-        return validate(Grid, override(read_yaml(path, "ductwork bench"), placed), str(path))
+        return validate(Grid, override(_with_base(path), placed), str(path))
     except ConfigError as error:
         raise GridError(error.problems) from None
+
+
+def _with_base(path: Path, above: tuple[Path, ...] = ()) -> Values:
+    """The keys of a grid on top of those of the grid that it names as its ``base``."""
+    values = read_yaml(path, "ductwork bench")
+    base = values.pop("base", None)
+    if base is None:
+        return values
+    if not isinstance(base, str):
+        raise ConfigError(f"{path}: base must be the name of a grid's file, not {_short(base)}")
+    below = path.parent / base
+    if below.resolve() in (path.resolve(), *above):
+        raise ConfigError(f"{path}: its base {base} leads back to it")
+    return {**_with_base(below, (path.resolve(), *above)), **values}
 
 
 def expand(grid: Grid) -> list[Values]:
