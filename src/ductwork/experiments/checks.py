@@ -18,6 +18,7 @@ from ductwork.data.transforms import resolve
 from ductwork.errors import BackboneError, ConfigError, DuctworkError, GridError
 from ductwork.experiments.config import RunConfig
 from ductwork.experiments.results import BackboneRecord, DataRecord, RunResult
+from ductwork.experiments.trackers import check
 from ductwork.experiments.watch import title
 from ductwork.methods import registry
 from ductwork.methods.base import Method, MethodConfig
@@ -60,6 +61,10 @@ class _Inspector:
         engine = config.engine
         if engine.devices * engine.nodes > 1:
             self.problems.append("engine.devices and engine.nodes: each run of a grid has one device; leave them out")
+        try:
+            check(config.track)
+        except ConfigError as error:
+            self._report(error)
         stream = self._stream(config)
         backbone = self._backbone(config)
         method = self._method(config, stream, backbone)

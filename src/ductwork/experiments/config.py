@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
@@ -14,6 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from ductwork.engine.settings import EngineSettings
 from ductwork.errors import ConfigError
 from ductwork.validation import validate
+
+TrackerName = Literal["tensorboard", "mlflow", "wandb"]
 
 # Settings of the engine on which numbers or files of a run depend.
 _DECIDES = ("precision", "cache", "evaluate_phases", "evaluate_ahead", "embedding", "embedding_classes")
@@ -41,6 +43,7 @@ class RunConfig(BaseModel):
     transform: str = Field("auto", description="how images are prepared; auto takes the stream's own")
     seed: int = Field(1993, ge=0, description="seed of everything that is drawn")
     engine: EngineSettings = Field(default_factory=EngineSettings)
+    track: list[TrackerName] = Field(default_factory=list, description="who is told of the run's progress")
 
     def name(self) -> str:
         """A folder name that says what the run is, with a digest of all that it does not say."""
@@ -48,8 +51,8 @@ class RunConfig(BaseModel):
         return f"{Path(self.stream).name}-{self.method}-{self.recipe}-seed{self.seed}-{digest}"
 
     def identity(self) -> dict[str, Any]:
-        """All that decides what is learned: everything but where and how it is computed."""
-        values = self.model_dump(mode="json")
+        """All that decides what is learned: everything but where and how it is computed, and who is told."""
+        values = self.model_dump(mode="json", exclude={"track"})
         values["engine"] = {key: values["engine"][key] for key in _DECIDES}
         return values
 

@@ -47,6 +47,8 @@ from ductwork.experiments.results import (
     read_result,
 )
 from ductwork.experiments.results import Work as WorkRecord
+from ductwork.experiments.trackers import Trackers
+from ductwork.experiments.watch import title
 
 _PACKAGES = ("torch", "torchvision", "timm", "lightning-fabric", "numpy", "pot", "scikit-learn", "safetensors")
 
@@ -135,10 +137,12 @@ class _Run:
         session = Session(settings, progress)
         self.ranks = session.ranks
         with self.ranks.together():
+            self.trackers = Trackers(config.track if self.ranks.leads else (), out, session.progress.say)
             self._open(session)
             self._check_same(resumed)
         if self.ranks.leads and resumed is None:
-            write_atomically(out / CONFIG_FILE, self._config_yaml().encode())
+            text = yaml.safe_dump(self._settings(), sort_keys=False, allow_unicode=True)
+            write_atomically(out / CONFIG_FILE, text.encode())
         self.learner.keep_in(out / CHECKPOINT)
         self.learner.library.update({domain.name: domain.train for domain in self.stream})
 
@@ -177,16 +181,21 @@ class _Run:
         if self.ranks.leads:
             self._trim_metrics()
         self._write("running")
-        for number, domain in enumerate(self.stream, start=1):
-            if number > len(self.learner.reports):
-                tests, ahead = self.stream.seen(domain), self._ahead(number)
-                left = len(self.stream) - number
-                self.learner.learn(domain, tests=tests, ahead=ahead, remaining=left, on_epoch=self._log_epoch)
-                if number < len(self.stream):
-                    self._write("running")
-        if self.config.engine.embedding:
-            self._embed()
-        return self._write("done")
+        logged, stages = read_metrics(self.out), [_stage_record(report) for report in self.learner.reports]
+        with self.trackers.following(title(self.config), self._settings(), logged, stages):
+            for number, domain in enumerate(self.stream, start=1):
+                if number > len(self.learner.reports):
+                    tests, ahead = self.stream.seen(domain), self._ahead(number)
+                    left = len(self.stream) - number
+                    self.learner.learn(domain, tests=tests, ahead=ahead, remaining=left, on_epoch=self._log_epoch)
+                    self.trackers.stage(number, _stage_record(self.learner.reports[-1]))
+                    if number < len(self.stream):
+                        self._write("running")
+            if self.config.engine.embedding:
+                self._embed()
+            result = self._write("done")
+        self.trackers.done(result)
+        return result
 
     def _embed(self) -> None:
         """Write down where test images lie in the learned space, and where they lay in the pre-trained one."""
@@ -274,6 +283,7 @@ class _Run:
         )
         with open(self.out / METRICS_FILE, "a", encoding="utf-8") as file:
             file.write(record.model_dump_json(exclude_none=True) + "\n")
+        self.trackers.epoch(record)
 
     def _trim_metrics(self) -> None:
         """Drop the lines of epochs that the checkpoint does not hold: they will be written again."""
@@ -288,7 +298,8 @@ class _Run:
         lines = [line.model_dump_json(exclude_none=True) + "\n" for line in read_metrics(self.out) if kept(line)]
         write_atomically(self.out / METRICS_FILE, "".join(lines).encode())
 
-    def _config_yaml(self) -> str:
+    def _settings(self) -> dict[str, Any]:
+        """What was asked for, and what it resolved to."""
         learner = self.learner
         values = self.config.model_dump(mode="json")
         values["resolved"] = {
@@ -301,7 +312,7 @@ class _Run:
             "data": {"fingerprint": self.stream.fingerprint},
             "versions": _versions(),
         }
-        return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+        return values
 
 
 def _stage_record(report: StageReport) -> StageRecord:

@@ -25,6 +25,7 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when Ray is loaded
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # runs without a GPU are no news to the user
 
 _SEEN_SECONDS = 60.0  # what a network file system may take to show what another machine has written
+_ANSWER_SECONDS = 10.0
 _LOOK_AGAIN = 5.0  # seconds for which the size of the cluster is remembered
 
 
@@ -110,14 +111,17 @@ class RayExecutor:
         self._running = {}
 
     def _connect(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
         try:
+            if port.isdigit() and "/" not in host:  # Ray would go on trying for minutes
+                socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_SECONDS).close()
             self._ray.init(
                 address=address,
                 logging_level=logging.ERROR,
                 log_to_driver=False,  # what a run says is in its own log
                 **({"include_dashboard": False} if address == "local" else {}),
             )
-        except (ConnectionError, ValueError, RuntimeError) as error:
+        except (OSError, ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split())
             fix = "start one with `ray start --head`, or leave --address out to start one here"
             raise DuctworkError(f"no Ray cluster answers at {address}: {reason}; {fix}") from None
