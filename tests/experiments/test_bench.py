@@ -6,9 +6,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -21,84 +18,22 @@ from ductwork.experiments.executors.local import LocalExecutor
 from ductwork.experiments.grid import Grid, load_grid
 from ductwork.experiments.plan import Plan, make_plan
 from ductwork.experiments.results import RunResult
-from ductwork.experiments.watch import PlainLines, now, title
-from tests.experiments.pictures import pictures, stable, weights
+from ductwork.experiments.watch import now, title
+from tests.experiments.grids import ENGINE, QUICK, Quiet, assert_same, begin, call, mentioned, wait_for_work
+from tests.experiments.pictures import stable, weights
 
 pytestmark = pytest.mark.slow
 
-ENGINE = {"precision": "fp32", "workers": 0, "accelerator": "cpu"}
-QUICK = {"epochs": 2, "batch_size": 8}
-
-
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pictures(tmp_path_factory.mktemp("photos"))
-
-
-@pytest.fixture(scope="module")
-def file(photos: Path) -> Path:
-    """Four runs, of which none fails."""
-    methods = [{"method": "duct", "params": QUICK}, "simplecil"]
-    path = photos / "grid.yaml"
-    path.write_text(
-        json.dumps({"defaults": {"engine": ENGINE}, "streams": [str(photos)], "seeds": [1, 2], "methods": methods})
-    )
-    return path
-
-
-@pytest.fixture(scope="module")
-def unbroken(file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("unbroken")
-    plan = make_plan(load_grid(file), out)
-    results = bench(plan, LocalExecutor(2), Quiet())
-    assert [result.status for result in results] == ["done"] * 4
-    return out
-
-
-class Quiet(PlainLines):
-    """Keeps what it is told."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines: list[str] = []
-
-    def say(self, line: str) -> None:
-        self.lines.append(line)
-
-
-def command(file: Path, out: Path, *words: str) -> list[str]:
-    return [sys.executable, "-m", "ductwork.cli.main", "bench", str(file), "--out", str(out), "--jobs", "2", *words]
-
-
-def call(file: Path, out: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(file, out, *words), capture_output=True, text=True, check=False)
-
-
-def assert_same(out: Path, other: Path) -> None:
-    runs = sorted(path.parent.name for path in other.glob("*/result.json"))
-    assert runs == sorted(path.parent.name for path in out.glob("*/result.json"))
-    for name in runs:
-        assert stable(out / name, "work") == stable(other / name, "work")
-        assert weights(out / name) == weights(other / name)
-
-
-def wait_for_work(out: Path, method: str, process: subprocess.Popen[str]) -> None:
-    """Until a run of the method trains."""
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and process.poll() is None:
-        if any("finetune" in now(folder) for folder in out.glob(f"*-{method}-*")):
-            return
-        time.sleep(0.01)
-    raise AssertionError(f"no {method} came to training: {process.poll()}")
+TWO = ("--jobs", "2")
 
 
 def test_a_grid_is_done_once(file: Path, unbroken: Path, tmp_path: Path) -> None:
     out = shutil.copytree(unbroken, tmp_path / "out")
     times = {path: path.stat().st_mtime_ns for path in out.glob("*/result.json")}
-    done = call(file, out)
+    done = call(file, out, *TWO)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [f"4 runs in {out}: 4 done"]
-    larger = call(file, out, "seeds=[1,2,3]", "methods=[simplecil]")
+    larger = call(file, out, *TWO, "seeds=[1,2,3]", "methods=[simplecil]")
     assert larger.returncode == 0, larger.stderr
     assert "3 runs" in larger.stdout.splitlines()[0]
     assert "2 done, 1 left" in larger.stdout.splitlines()[0]
@@ -129,17 +64,17 @@ def test_a_failed_run_does_not_stop_the_others(photos: Path, tmp_path: Path) -> 
     grid = {"defaults": {"engine": ENGINE}, "streams": [str(photos)], "methods": [bad, "simplecil"]}
     path.write_text(json.dumps(grid))
     out = tmp_path / "out"
-    done = call(path, out)
+    done = call(path, out, *TWO)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     assert "training diverged" in done.stdout
     assert "1 done, 1 failed" in done.stdout
     failed = next(r for r in map(read, out.glob("*/result.json")) if r.status == "failed")
     assert failed.reason is not None and "training diverged" in failed.reason
-    again = call(path, out)
+    again = call(path, out, *TWO)
     assert again.returncode == 1
     assert "1 done, 1 failed" in again.stdout.splitlines()[0]
-    retried = call(path, out, "--retry-failed", "--dry-run")
+    retried = call(path, out, *TWO, "--retry-failed", "--dry-run")
     assert retried.returncode == 0
     assert "1 done, 1 left" in retried.stdout
 
@@ -150,36 +85,27 @@ def read(path: Path) -> RunResult:
 
 def test_grid_killed_in_the_middle(file: Path, unbroken: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    process = subprocess.Popen(command(file, out), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    process = begin(file, out, *TWO)
     wait_for_work(out, "duct", process)
     process.kill()
-    process.wait()
-    done = call(file, out)  # at once: the workers of the first are gone, or their run folders would be locked
+    process.communicate()
+    done = call(file, out, *TWO)  # at once: the workers of the first are gone, or their run folders would be locked
     assert done.returncode == 0, done.stderr
     assert_same(out, unbroken)
 
 
 def test_ctrl_c_loses_nothing(file: Path, unbroken: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    process = subprocess.Popen(
-        command(file, out), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
+    process = begin(file, out, *TWO)
     wait_for_work(out, "duct", process)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert "nothing is lost" in err
     assert "Traceback" not in err
-    assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if str(out).encode() in safe_read(path)]
-    assert call(file, out).returncode == 0
+    assert not mentioned(str(out))
+    assert call(file, out, *TWO).returncode == 0
     assert_same(out, unbroken)
-
-
-def safe_read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError:
-        return b""
 
 
 class Killer(Quiet):

@@ -59,7 +59,7 @@ class RayExecutor:
             nodes = self._nodes()
             gpus = float(not on_processors and any("GPU" in node for node in nodes)) if gpus is None else gpus
             self._wanted = {"CPU": float(cpus), "GPU": gpus, "memory": float(memory)}
-            self._jobs, self._room, self._looked = jobs, _room(nodes, self._wanted), time.monotonic()
+            self._jobs, self._room, self._looked = jobs, room(nodes, self._wanted), time.monotonic()
             if not self._room and jobs is None:
                 raise ConfigError(
                     f"no node of the Ray cluster has room for {_said(self._wanted)}; ask for less with --cpus, --gpus "
@@ -78,7 +78,7 @@ class RayExecutor:
         if self._jobs is not None:
             return self._jobs
         if time.monotonic() - self._looked > _LOOK_AGAIN:
-            self._room, self._looked = _room(self._nodes(), self._wanted), time.monotonic()
+            self._room, self._looked = room(self._nodes(), self._wanted), time.monotonic()
         return max(1, self._room)  # what there is no room for now waits for it
 
     def start(self, task: Task) -> None:
@@ -144,7 +144,7 @@ def _do(text: str, threads: int) -> None:
     work(task, threads)
 
 
-def _room(nodes: Sequence[Mapping[str, float]], wanted: Mapping[str, float]) -> int:
+def room(nodes: Sequence[Mapping[str, float]], wanted: Mapping[str, float]) -> int:
     """How many runs find what they want at the same time."""
     asked = {name: amount for name, amount in wanted.items() if amount}
     return sum(min(int(node.get(name, 0.0) / amount) for name, amount in asked.items()) for node in nodes)
