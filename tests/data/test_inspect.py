@@ -99,6 +99,21 @@ def plant(root: Path) -> dict[str, list[tuple[str, ...]]]:
     return kept
 
 
+def plant_classes(root: Path) -> dict[str, list[tuple[str, ...]]]:
+    """Two more domains whose classes are not what they should be; returns where that must be found."""
+    seed = 10**7
+    for domain, label, images in (("dusk", "cat", 4), ("rain", "cat", 40), ("rain", "dog", 4), ("rain", "E mu", 4)):
+        for i in range(images):
+            seed += 1
+            picture(root / domain / ("test" if i % 4 == 3 else "train") / label / f"{i:04d}.png", seed)
+    return {
+        "class-names": [("E mu", "emu")],
+        "few-classes": [("dusk",)],
+        "absent-classes": [("rain",)],
+        "imbalance": [("rain",)],
+    }
+
+
 def found(findings: list[Finding]) -> dict[str, list[tuple[str, ...]]]:
     kinds: dict[str, list[tuple[str, ...]]] = {}
     for finding in findings:
@@ -114,15 +129,15 @@ def ordered(kinds: dict[str, list[tuple[str, ...]]]) -> dict[str, list[tuple[str
 def test_every_planted_fault_is_found_and_nothing_else(files: int, tmp_path: Path) -> None:
     root = tree(tmp_path / "photos", files)
     assert check(str(root)) == []
-    planted = plant(root)
+    planted = plant(root) | plant_classes(root)
     counted: list[int] = []
     findings = check(str(root), begin=counted.append, advance=lambda n: counted.append(-n))
     assert ordered(found(findings)) == ordered(planted)
     assert sum(counted) == 0
     severity = {finding.kind: finding.severity for finding in findings}
-    errors = {"empty", "truncated", "unreadable", "bomb", "leak", "two-labels"}
+    errors = {"empty", "truncated", "unreadable", "bomb", "leak", "two-labels", "class-names"}
     assert {kind for kind, grade in severity.items() if grade == "error"} == errors
-    assert severity["near-leak"] == "warning"
+    assert {severity[kind] for kind in ("near-leak", "few-classes", "imbalance")} == {"warning"}
     assert severity["cmyk"] == "note"
 
 

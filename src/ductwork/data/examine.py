@@ -6,20 +6,21 @@ Nothing here stops at the first fault: what is wrong with an image is part of th
 from __future__ import annotations
 
 import hashlib
+import io
 import multiprocessing
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
+from torch import Tensor
 
-from ductwork.data.images import read_image
+from ductwork.data.images import EMPTY, decode_image, read_image
 from ductwork.errors import DataError
 
 #: Images that are read although they are not plain RGB or grey, and what becomes of them.
@@ -74,22 +75,32 @@ def _look_at_chunk(paths: Sequence[str]) -> list[Look]:
 
 def look_at_file(path: str) -> Look:
     """Everything about one image file."""
-    with suppress(OSError):
-        if os.path.getsize(path) == 0:
-            return Look("empty", "the image is empty (0 bytes); replace or remove it")
+    try:
+        empty = os.path.getsize(path) == 0
+    except OSError:
+        empty = False  # reading it says what is wrong
+    return Look("empty", EMPTY) if empty else _look(path, path, lambda: read_image(path))
+
+
+def look_at_content(content: bytes, name: str) -> Look:
+    """Everything about an image that lies in an archive."""
+    return _look(io.BytesIO(content), name, lambda: decode_image(content, name)) if content else Look("empty", EMPTY)
+
+
+def _look(file: str | io.BytesIO, name: str, read: Callable[[], Tensor]) -> Look:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pillow warns of what is reported here
         try:
-            traits, pixels = _traits(path)
-        except Exception:  # read_image says it better
+            traits, pixels = _traits(file)
+        except Exception:  # reading it says it better
             traits, pixels = (), 0
         if pixels > (Image.MAX_IMAGE_PIXELS or pixels):
             size = f"{pixels / 1e6:,.0f} million pixels take {3 * pixels / 1e9:.1f} GB; make it smaller or remove it"
             return Look("bomb", size, traits)
         try:
-            tensor = read_image(path)
+            tensor = read()
         except DataError as error:
-            message = str(error).removeprefix(f"{path}: ")
+            message = str(error).removeprefix(f"{name}: ")
             return Look(_kind(message), message, traits)
     return look_at_pixels(tensor.permute(1, 2, 0).numpy(), traits)
 
@@ -113,9 +124,9 @@ def _difference_hash(image: Image.Image) -> bytes:
     return np.packbits(np.stack([right, down])).tobytes()
 
 
-def _traits(path: str) -> tuple[tuple[str, ...], int]:
+def _traits(file: str | io.BytesIO) -> tuple[tuple[str, ...], int]:
     """Traits and the number of pixels, from the header alone."""
-    with Image.open(path) as image:
+    with Image.open(file) as image:
         found = {
             "animated": bool(getattr(image, "is_animated", False)),
             "cmyk": image.mode == "CMYK",

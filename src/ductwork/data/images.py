@@ -12,6 +12,7 @@ What is done with pictures that are not plain RGB:
 
 from __future__ import annotations
 
+import io
 import os
 import time
 import unicodedata
@@ -29,6 +30,7 @@ from ductwork.errors import DataError
 EXTENSIONS = frozenset(
     {".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 )
+EMPTY = "the image is empty (0 bytes); replace or remove it"
 _TICK_NS = 20_000_000
 
 
@@ -39,15 +41,26 @@ def is_image(name: str) -> bool:
 
 def read_image(path: str | os.PathLike[str]) -> torch.Tensor:
     """The image in a file as uint8 ``[3, H, W]`` RGB. Raises DataError that names the file."""
+    return _read(path, os.fspath(path))
+
+
+def decode_image(content: bytes, name: str) -> torch.Tensor:
+    """The image in the content of a file, as :func:`read_image` gives it; ``name`` is for messages."""
+    if not content:
+        raise DataError(f"{name}: {EMPTY}")
+    return _read(io.BytesIO(content), name)
+
+
+def _read(file: str | os.PathLike[str] | io.BytesIO, name: str) -> torch.Tensor:
     try:
-        with Image.open(path) as image:
+        with Image.open(file) as image:
             image.load()  # here and not later, or a truncated file would fail where its name is forgotten
             _stand_upright(image)
             pixels = np.array(_to_rgb(image))
     except DataError as error:
-        raise DataError(f"{os.fspath(path)}: {error}") from None
+        raise DataError(f"{name}: {error}") from None
     except Exception as error:  # damaged files make decoders raise nearly everything
-        raise DataError(f"{os.fspath(path)}: {_what_is_wrong(path, error)}") from error
+        raise DataError(f"{name}: {_what_is_wrong(file, error)}") from error
     # The view keeps the memory of the decoder: cropping it is free, and resizing it is faster than resizing planes.
     return torch.from_numpy(pixels).permute(2, 0, 1)
 
@@ -120,7 +133,7 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
-def _what_is_wrong(path: str | os.PathLike[str], error: Exception) -> str:
+def _what_is_wrong(file: str | os.PathLike[str] | io.BytesIO, error: Exception) -> str:
     if isinstance(error, FileNotFoundError):
         return "the image is not there (any more)"
     if isinstance(error, PermissionError):
@@ -129,8 +142,8 @@ def _what_is_wrong(path: str | os.PathLike[str], error: Exception) -> str:
         return "this is a folder, not an image"
     if isinstance(error, Image.DecompressionBombError):
         return f"the image claims more than {2 * (Image.MAX_IMAGE_PIXELS or 0):,} pixels; make it smaller or remove it"
-    if os.path.exists(path) and not os.path.getsize(path):
-        return "the image is empty (0 bytes); replace or remove it"
+    if not isinstance(file, io.BytesIO) and os.path.exists(file) and not os.path.getsize(file):
+        return EMPTY
     if isinstance(error, UnidentifiedImageError):
         return "this is not an image, whatever its extension says; replace or remove it"
     reason = " ".join(str(error).split()) or type(error).__name__

@@ -13,13 +13,14 @@ from typing import Final, Literal
 import numpy as np
 import numpy.typing as npt
 
+from ductwork.data.archive import EncodedSource
 from ductwork.data.benchmarks import listing
 from ductwork.data.domain import ImageSet, ImageSource, Stream
 from ductwork.data.duplicates import Repeat, alike, repeats
-from ductwork.data.examine import TRAITS, Look, look_at_files, look_at_pixels
+from ductwork.data.examine import TRAITS, Look, look_at_content, look_at_files, look_at_pixels
 from ductwork.data.images import FileSource
 from ductwork.data.splits import train_test_split
-from ductwork.data.streams import available, open_stream
+from ductwork.data.streams import available, folders, open_stream, opener_of
 from ductwork.errors import ConfigError, DataError
 
 Severity = Literal["error", "warning", "note"]
@@ -67,6 +68,8 @@ def check(
     """
     stream, refused = _try_to_open(name_or_path, root)
     folder = Path(name_or_path).expanduser() if name_or_path not in available() else None
+    if folder is not None and opener_of(folder) is not folders:
+        folder = None  # what follows is about folders of images
     faults = list(_root_faults(folder)) if folder and folder.is_dir() else []
     if stream is not None:
         items = list(_items(stream))
@@ -230,7 +233,11 @@ def _look(
         looks[i] = look
         advance(1)
     for i in sorted(set(looks) - set(files)):
-        looks[i] = look_at_pixels(_pixels(items[i]))
+        source = items[i].source
+        if isinstance(source, EncodedSource):
+            looks[i] = look_at_content(source.encoded(items[i].index), items[i].name)
+        else:
+            looks[i] = look_at_pixels(_pixels(items[i]))
         advance(1)
     return list(looks.values())
 

@@ -12,8 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from ductwork.data.archive import has_shards, webdataset
 from ductwork.data.domain import ArraySource, Domain, ImageSet, Stream
 from ductwork.data.folders import folder_domain, folders, verify_readable
+from ductwork.data.saved import is_saved_dataset, saved_dataset
 from ductwork.data.table import TABLES, table
 from ductwork.data.transforms import check_name
 from ductwork.errors import ConfigError, suggest
@@ -25,10 +27,13 @@ __all__ = [
     "folder_domain",
     "folders",
     "open_stream",
+    "opener_of",
     "orders_of",
     "register",
+    "saved_dataset",
     "table",
     "verify_readable",
+    "webdataset",
 ]
 
 #: The domains of a stream in the order in which they shall be learned: names, "a,b,c", or the N-th predefined order.
@@ -91,7 +96,7 @@ def open_stream(
     seed: int = 1993,
     transform: str | None = None,
 ) -> Stream:
-    """The stream of that name, of that folder (see :func:`folders`), or of that ``.csv`` or ``.parquet`` table.
+    """The stream of that name, or of the data at that path: see :func:`opener_of`.
 
     ``root`` is where the data of a named stream lie, ``split`` the share of training images where a stream has no
     split of its own (0.7 unless given) and ``seed`` chooses which images these are. A name wins over a folder of the
@@ -110,8 +115,17 @@ def open_stream(
         raise ConfigError(f"root is for named streams; {str(path)!r} says where the data lie")
     if isinstance(order, int):
         raise ConfigError(f"order {order} is for named streams; write the names of the domains in {str(path)!r}")
-    opener = table if path.suffix.lower() in TABLES and not path.is_dir() else folders
-    return opener(path, order=order, split=0.7 if split is None else split, seed=seed, transform=transform)
+    wanted = 0.7 if split is None else split
+    return opener_of(path)(path, order=order, split=wanted, seed=seed, transform=transform)
+
+
+def opener_of(path: Path) -> Callable[..., Stream]:
+    """What opens the data at a path: :func:`folders`, :func:`table`, :func:`webdataset` or :func:`saved_dataset`."""
+    if path.suffix.lower() in TABLES and not path.is_dir():
+        return table
+    if is_saved_dataset(path):
+        return saved_dataset
+    return webdataset if has_shards(path) else folders
 
 
 def digits(order: Order | None = None) -> Stream:
