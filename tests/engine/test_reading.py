@@ -71,10 +71,8 @@ def test_without_the_cache_every_pass_decodes(photos: Stream, tmp_path: Path) ->
 
 def test_images_come_from_the_cache_where_it_is_open(photos: Stream, tmp_path: Path) -> None:
     for cache in (True, False):
-        session = Session(
-            EngineSettings(accelerator="cpu", precision="fp32", workers=0, cache=cache, cache_dir=tmp_path)
-        )
-        options = {"title": "x", "batch_size": 5}
+        settings = EngineSettings(accelerator="cpu", precision="fp32", workers=0, cache=cache, cache_dir=tmp_path)
+        session, view = Session(settings), test_transform(SPEC)
         loader = image_loader(session, photos[0].train, view, title="x", batch_size=5)
         assert isinstance(loader._images.source, CachedSource) is cache
         assert sum(map(len, loader.epoch())) == len(photos[0].train)
