@@ -65,6 +65,7 @@ def test_a_run_writes_it_when_asked(tmp_path: Path) -> None:
     found = read_embedding(tmp_path / "asked")
     assert found is not None and result.embedding is not None
     assert (len(found), result.embedding.images, result.embedding.classes) == (8, 8, 2)
+    np.testing.assert_array_equal(found.before, found.after)  # nothing was trained, so what was read is what was seen
     # two spaces of test images, one of training images
     assert result.embedding.work.frozen == 24
     assert result == read_result(tmp_path / "asked")

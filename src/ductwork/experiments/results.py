@@ -194,10 +194,12 @@ class Embedding:
 
     def to_bytes(self) -> bytes:
         """As a safetensors file; names of classes and domains are its metadata."""
+        import numpy as np
         from safetensors.numpy import save
 
         names = {"classes": json.dumps(self.classes), "domains": json.dumps(self.domains)}
-        return save({name: getattr(self, name) for name in _ARRAYS}, metadata=names)
+        # The library writes the memory of an array as it lies, whatever its strides say.
+        return save({name: np.ascontiguousarray(getattr(self, name)) for name in _ARRAYS}, metadata=names)
 
 
 _ARRAYS = ("labels", "domain_of", "before", "after", "said_before", "said_after")

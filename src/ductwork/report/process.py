@@ -24,7 +24,8 @@ def contributions(
 ) -> Figure:
     """Accuracy after each phase of each stage, joined; numbers say how much a phase changed."""
     canvas = Canvas(NARROW, 230.0) if narrow else Canvas(WIDE, 250.0)
-    phases = list(dict.fromkeys(phase for _, after in stages for phase in after))
+    # A stage lists what was measured in its last pass first; the order of work is another.
+    phases = sorted(dict.fromkeys(phase for _, after in stages for phase in after), key=_phase_rank)
     colours = style.phase_colours(phases)
     values = [v for _, after in stages for v in after.values() if math.isfinite(v)] or [0.0, 100.0]
     pad = max((max(values) - min(values)) * 0.14, 0.5)
