@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 
+from ductwork.data.cache import ImageCache
+from ductwork.data.domain import ImageSet
+from ductwork.data.images import FileSource
 from ductwork.data.prepare import cache_folder, compare, facts_of, instructions
 from ductwork.data.stats import contact_sheet, statistics
 from ductwork.data.streams import open_stream
@@ -42,6 +51,47 @@ def test_check(ductwork: Command, tmp_path: Path) -> None:
     assert len(as_data) == 16
     assert as_data[0]["kind"] == "empty"
     assert as_data[0]["where"] == ["Art/Mug/00001.jpg"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="asks the system for the processes of a command")
+@pytest.mark.parametrize("workers", [1, 2])
+def test_check_can_be_interrupted(tmp_path: Path, workers: int) -> None:
+    """One line and the code of an interruption, whatever the processes that read images were at."""
+    root = tmp_path / "photos"
+    noise = np.random.default_rng(0).integers(0, 256, (400, 400, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(tmp_path / "noise.png")
+    for place in ("day/cat", "day/dog", "night/cat", "night/dog"):
+        (root / place).mkdir(parents=True)
+        for i in range(300):
+            os.link(tmp_path / "noise.png", root / place / f"{i}.png")
+    command = [sys.executable, "-m", "ductwork.cli.main", "data", "check", str(root), "--workers", str(workers)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    assert process.stderr is not None
+    opened = [f"/proc/{process.pid}/{what}" for what in ("io", f"task/{process.pid}/children")]
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:  # until images are being read: by this process, or by those that it started
+        read = int(Path(opened[0]).read_text().split()[1])
+        if (workers == 1 and read > 60_000_000) or Path(opened[1]).read_text().split():
+            break
+        time.sleep(0.05)
+    time.sleep(0.2)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
+    assert (process.returncode, errors.count("\n")) == (130, 1), errors
+    assert errors.startswith("ductwork: interrupted")
+
+
+def test_the_cache_is_shown_and_cleared(ductwork: Command, tmp_path: Path, cache: Path) -> None:
+    for i in range(3):
+        picture(tmp_path / f"{i}.png", i)
+    images = ImageSet(FileSource(str(tmp_path), tuple(f"{i}.png" for i in range(3))), np.zeros(3, int), ("x",))
+    ImageCache(cache / "ductwork" / "images", 10**9).cached(images, 16)
+    lines = [line.split("\t") for line in ductwork("data", "cache").out.splitlines()]
+    assert lines[1][0].startswith("16px-") and lines[1][1:3] == ["3", "0.00 GB"]
+    assert "GB freed" in ductwork("data", "cache", "--clear").out
+    assert not list(cache.rglob("*.shard")) and len(ductwork("data", "cache").out.splitlines()) == 2
+    elsewhere = ductwork("data", "cache", "--folder", tmp_path / "no such folder")
+    assert (elsewhere.code, len(elsewhere.out.splitlines())) == (0, 2)
 
 
 @pytest.mark.parametrize("command", ["check", "stats"])

@@ -1,4 +1,4 @@
-"""``ductwork data check|stats|prepare``."""
+"""``ductwork data check|stats|prepare|cache``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="What is in a stream, what is wrong with it, how to get it.", no_args_is_help=True)
 
-_Stream = Annotated[str, typer.Argument(help="Name of a stream, folder of domains, or table (.csv, .parquet).")]
+_Stream = Annotated[
+    str,
+    typer.Argument(help="Name of a stream, folder of domains, table (.csv, .parquet), shards (.tar) or saved dataset."),
+]
 _Root = Annotated[Path | None, typer.Option(help="Where the download of a named stream lies.")]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 _SHOWN = 5  # findings of a kind that are listed unless all are asked for
@@ -78,7 +81,7 @@ def prepare(
     root: _Root = None,
 ) -> None:
     """Say where to download a benchmark; with --root, compare the download with the published counts and index it."""
-    from ductwork.cli.terminal import table
+    from ductwork.cli.terminal import table, watched
     from ductwork.data.prepare import compare, facts_of, instructions, open_download, write_index
 
     facts = facts_of(name)
@@ -94,11 +97,44 @@ def prepare(
     )
     for note in facts.notes:
         print(f"note: {note}")
-    print(f"index: {write_index(opened, root)}")
+    with watched() as progress:
+        index = write_index(opened, root, begin=lambda n: progress.begin("index", n), advance=progress.advance)
+        progress.end()
+    print(f"index: {index}")
     different = sum(not row.agrees for row in rows)
     if different:
         print(f"{different} counts differ from those of a complete download ({facts.home})")
         raise typer.Exit(1)
+
+
+@app.command()
+def cache(
+    folder: Annotated[Path | None, typer.Option(help="Where it lies, if `engine.cache_dir` says so in runs.")] = None,
+    clear: Annotated[bool, typer.Option("--clear", help="Remove all images from it.")] = False,
+) -> None:
+    """Show what decoded images are kept on disk, which all runs share; with --clear, remove them."""
+    from datetime import datetime
+
+    from ductwork.cli.terminal import table
+    from ductwork.data import shards
+    from ductwork.data.prepare import cache_folder
+
+    place = folder or cache_folder() / "images"
+    if clear:
+        print(f"{shards.clear(place) / 1e9:.2f} GB freed in {place}")
+        return
+    found = shards.holdings(place)
+    rows = [
+        [
+            each.kind,
+            str(each.images),
+            f"{each.bytes / 1e9:.2f} GB",
+            f"{datetime.fromtimestamp(each.used):%Y-%m-%d %H:%M}",
+        ]
+        for each in found
+    ]
+    table(["shorter side", "images", "size", "last used"], rows)
+    print(f"{sum(each.bytes for each in found) / 1e9:.2f} GB in {place}")
 
 
 def _print_findings(findings: Sequence[Finding], everything: bool) -> None:

@@ -72,7 +72,7 @@ def register_benchmark(facts: Benchmark, opener: Opener) -> Benchmark:
 
 
 def need_root(facts: Benchmark, root: Path | None) -> Path:
-    """The root as given, or the benchmark's own folder in it, where the download lies; otherwise the line that helps."""
+    """The root as given, or the benchmark's own folder in it, where the download lies; or the line that helps."""
     if root is None:
         raise ConfigError(
             f"stream {facts.name!r} reads a download of {facts.title}: say where it lies with root=DIR (--root DIR); "

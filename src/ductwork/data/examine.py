@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import hashlib
 import io
-import multiprocessing
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 from torch import Tensor
+from torch.utils.data import Dataset
 
+from ductwork.data import workers as processes
 from ductwork.data.images import EMPTY, decode_image, read_image
 from ductwork.errors import DataError
 
@@ -52,25 +52,24 @@ def look_at_files(paths: Sequence[str], workers: int | None = None) -> Iterator[
     if workers <= 1 or len(paths) < _IN_PROCESS:
         yield from map(look_at_file, paths)
         return
-    # Not a plain fork: this process may have threads, whose locks would be copied in whatever state they are.
-    method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-    context = multiprocessing.get_context(method)
-    chunks = [paths[i : i + _CHUNK] for i in range(0, len(paths), _CHUNK)]
-    try:
-        with ProcessPoolExecutor(workers, mp_context=context) as pool:
-            for looks in pool.map(_look_at_chunk, chunks):
-                yield from looks
-    except BrokenProcessPool:
-        raise DataError("a process that read images was killed, perhaps for lack of memory; try --workers 1") from None
+    chunks = range(0, len(paths), _CHUNK)
+    for looks in processes.results(processes.pool(_Looks(paths), chunks, workers), workers):
+        yield from looks
+
+
+@dataclass(frozen=True)
+class _Looks(Dataset[list[Look]]):
+    """What a process does that shares the work: the images from one place in the list on."""
+
+    paths: Sequence[str]
+
+    def __getitem__(self, start: int) -> list[Look]:
+        return [look_at_file(path) for path in self.paths[start : start + _CHUNK]]
 
 
 def _processors() -> int:
     """Those that this process may use, where the system tells."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _look_at_chunk(paths: Sequence[str]) -> list[Look]:
-    return [look_at_file(path) for path in paths]
 
 
 def look_at_file(path: str) -> Look:

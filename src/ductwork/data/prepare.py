@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,21 +87,38 @@ def _total(count: Count, found: Mapping[tuple[str, str], int]) -> Comparison:
     )
 
 
-def write_index(stream: Stream, root: str | os.PathLike[str]) -> Path:
-    """Names, labels and sizes of all images as JSON in the cache folder; returns where."""
+def write_index(
+    stream: Stream,
+    root: str | os.PathLike[str],
+    *,
+    begin: Callable[[int], object] = lambda images: None,
+    advance: Callable[[int], object] = lambda images: None,
+) -> Path:
+    """Names, labels and sizes of all images as JSON in the cache folder; returns where.
+
+    ``begin`` is told how many images there are and ``advance`` how many more are done.
+    """
     base = Path(root).expanduser().resolve()
     folder = cache_folder() / "index"
     if folder.resolve().is_relative_to(base):
         raise ConfigError(
             f"the cache folder {folder} lies in the data folder {base}; set XDG_CACHE_HOME to another place"
         )
+    sets = [images for d in stream for images in (d.train, d.test)] + list((stream.tests or {}).values())
+    begin(sum(map(len, sets)))
+
+    def entries(images: ImageSet) -> dict[str, Any]:
+        found = _entries(images)
+        advance(len(images))
+        return found
+
     content = {
         "format": _FORMAT,
         "stream": stream.name,
         "root": str(base),
+        "domains": {d.name: {"train": entries(d.train), "test": entries(d.test)} for d in stream},
+        "tests": {name: entries(images) for name, images in (stream.tests or {}).items()},
         "fingerprint": stream.fingerprint,
-        "domains": {d.name: {"train": _entries(d.train), "test": _entries(d.test)} for d in stream},
-        "tests": {name: _entries(images) for name, images in (stream.tests or {}).items()},
     }
     path = folder / f"{stream.name}-{hashlib.sha256(str(base).encode()).hexdigest()[:12]}.json"
     try:

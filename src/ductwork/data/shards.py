@@ -176,3 +176,40 @@ def sizes_and_times(folder: Path) -> list[tuple[int, float, Path]]:
             status = path.stat()
             found.append((status.st_size, status.st_mtime, path))
     return found
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What the shards of one kind take; ``used`` is when one of them was last used, in seconds since 1970."""
+
+    kind: str
+    images: int
+    bytes: int
+    used: float
+
+
+def holdings(folder: Path) -> list[Holding]:
+    """What lies in a cache folder, the kinds in the order of their names."""
+    found: dict[str, list[tuple[int, float, Path]]] = {}
+    for shard in sizes_and_times(folder):
+        found.setdefault(shard[2].parent.name, []).append(shard)
+    return [
+        Holding(
+            kind,
+            sum(len(index) for _, _, path in shards if (index := read_index(path)) is not None),
+            sum(size for size, _, _ in shards),
+            max(moment for _, moment, _ in shards),
+        )
+        for kind, shards in sorted(found.items())
+    ]
+
+
+def clear(folder: Path) -> int:
+    """Remove all shards and what killed builders left behind; returns the bytes. Runs under way decode again."""
+    freed = 0
+    for path in (*folder.glob(f"*/*{_SUFFIX}"), *folder.glob("*/build-*.part")):
+        with suppress(OSError):
+            size = path.stat().st_size
+            path.unlink()
+            freed += size
+    return freed
