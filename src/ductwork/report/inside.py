@@ -54,7 +54,7 @@ def _contribution(context: Context, variant: Variant) -> Block:
 def _diagnostics(context: Context) -> Block | None:
     """Similarity and task-vector norm, by domain."""
     kinds: tuple[tuple[str, Callable[[StageRecord], float | None]], ...] = (
-        ("Similarity to earlier domains", lambda s: s.similarity),
+        ("Similarity of class centres", lambda s: s.similarity),
         ("Norm of the task vector", lambda s: s.task_vector_norm),
     )
     pictures = []
@@ -78,7 +78,10 @@ def _diagnostics(context: Context) -> Block | None:
     if not pictures:
         return None
     return Block(
-        "By domain, when it was learned; colours and markers are those of the methods.", pictures=tuple(pictures)
+        "By domain, when it was learned; colours and markers are those of the methods. Similarity is that of the class "
+        "centres before and after fine-tuning (Eq. 6): 1 where the features stayed as they were. The task vector is "
+        "what fine-tuning adds to the weights.",
+        pictures=tuple(pictures),
     )
 
 

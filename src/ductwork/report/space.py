@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -117,13 +116,13 @@ def flatten(features: npt.NDArray[np.float32], kept: Embedding, said: Ints) -> M
     # Imported here: a report without such a figure shall not wait for it.
     from sklearn.manifold import TSNE
 
-    lengths = np.linalg.norm(features, axis=1, keepdims=True)
-    directions = (features / np.maximum(lengths, 1e-12)).astype(np.float64)
+    finite = np.nan_to_num(features.astype(np.float64))
+    directions = finite / np.maximum(np.linalg.norm(finite, axis=1, keepdims=True), 1e-12)
+    # Points that are all the same have no principal components, and scikit-learn does not survive that.
+    directions += np.random.default_rng(_SEED).normal(scale=1e-7, size=directions.shape)
     perplexity = min(_PERPLEXITY, (len(features) - 1) / 3)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of features that are all the same
-        places = TSNE(random_state=_SEED, perplexity=perplexity, init="pca", n_jobs=1).fit_transform(directions)
-    places = np.nan_to_num(np.asarray(places, dtype=np.float64))
+    map_ = TSNE(random_state=_SEED, perplexity=perplexity, init="pca", n_jobs=1)
+    places = np.asarray(map_.fit_transform(directions), dtype=np.float64)
     low, high = places.min(0), places.max(0)
     places = 0.04 + 0.92 * (places - low) / np.maximum(high - low, 1e-9)
     return Map(places, kept.labels, kept.domain_of, said, kept.classes, kept.domains)
