@@ -152,6 +152,7 @@ class Loader:
         self._workers, self._start_method = workers, start_method
         self._device = torch.device(device)
         self._slots: Tensor | None = None
+        self._here: _Reader | None = None
         self._pool: DataLoader[_Read | processes.Failure] | None = None
         self._plans, self._memory = _Plans(), _Memory()
         self._turn = 0
@@ -216,8 +217,9 @@ class Loader:
         return self._transform.finish(pixels, torch.empty_like(pixels, dtype=torch.float32))
 
     def _read_here(self, plans: Iterator[_Plan]) -> Iterator[tuple[_Plan, _Read]]:
-        reader = self._reader(1, shared=False)
-        yield from ((plan, reader.read(plan)) for plan in plans)
+        if self._here is None:
+            self._here = self._reader(1, shared=False)
+        yield from ((plan, self._here.read(plan)) for plan in plans)
 
     def _read_ahead(self, plans: Iterator[_Plan]) -> Iterator[tuple[_Plan, _Read]]:
         if self._pool is None:
