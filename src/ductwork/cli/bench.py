@@ -69,7 +69,8 @@ def bench(
             results = do(plan, executor, watcher, retries=retries)
     finally:
         executor.stop()
-    _say_end(plan, results)
+    say_failures(plan, results)
+    print(f"{len(results)} runs in {plan.out}: {_counted([result.status for result in results])}")
     if any(result.status == "failed" for result in results):
         raise typer.Exit(1)
 
@@ -96,7 +97,7 @@ def _executor(engine: Engine, plan: Plan, jobs: int | None, on_ray: dict[str, An
         return RayExecutor(jobs=jobs, on_processors=on_processors, **on_ray)
     from ductwork.experiments.executors.local import LocalExecutor
 
-    return LocalExecutor(jobs, on_processors=on_processors)
+    return LocalExecutor(jobs, on_processors=on_processors, runs=len(plan.tasks))
 
 
 def _say_plan(plan: Plan, executor: Executor, *, whole: bool) -> None:
@@ -124,13 +125,13 @@ def _say_plan(plan: Plan, executor: Executor, *, whole: bool) -> None:
         print(f"time left: {about}{more}, with {executor.about}")
 
 
-def _say_end(plan: Plan, results: Sequence[RunResult]) -> None:
+def say_failures(plan: Plan, results: Sequence[RunResult]) -> None:
+    """Name the runs of a plan that did not end well, and why."""
     from ductwork.experiments.watch import outcome, title
 
     for run, result in zip(plan.runs, results, strict=True):
         if result.status == "failed":
             print(f"{title(run.config)}: {outcome(result)}")
-    print(f"{len(results)} runs in {plan.out}: {_counted([result.status for result in results])}")
 
 
 def _counted(states: Sequence[str]) -> str:

@@ -40,9 +40,10 @@ class _Worker:
 class LocalExecutor:
     """Each run has a fresh process, forked where that is possible from one that has imported everything already."""
 
-    def __init__(self, jobs: int | None = None, *, on_processors: bool = False) -> None:
+    def __init__(self, jobs: int | None = None, *, on_processors: bool = False, runs: int | None = None) -> None:
+        """``jobs`` runs at a time, by default what the machine carries and no more than there are ``runs``."""
         devices = [] if on_processors else _devices()
-        self.jobs = jobs or len(devices) or _jobs_on_processors()
+        self.jobs = jobs or min(len(devices) or _jobs_on_processors(), runs or sys.maxsize)
         self.threads = int(os.environ.get("OMP_NUM_THREADS", "0")) or max(1, _cores() // self.jobs)
         where = f"{len(devices)} GPU{'s' * (len(devices) != 1)}" if devices else f"{self.threads} threads each"
         self.about = f"{self.jobs} process{'es' * (self.jobs != 1)}, {where}"
