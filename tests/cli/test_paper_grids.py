@@ -82,8 +82,10 @@ def test_ablation_and_t_sne(ductwork: Command, data: Path, small: Sequence[str],
     text = page.read_text(encoding="utf-8")
     for words in ("What each part adds", "Variation 3", "The space before and after", "class069"):
         assert words in text
-    assert {p.name for p in files.glob("domainnet*/t-sne-duct-*")} == {
-        f"t-sne-duct-{when}.{kind}" for when in ("before", "after") for kind in ("svg", "png")
+    assert {p.name for p in files.glob("domainnet*/t-sne-*")} == {
+        f"t-sne-{what}.{kind}"
+        for what in ("before-pre-trained", "after-duct", "after-finetune")
+        for kind in ("svg", "png")
     }
     assert {p.suffix for p in files.glob("cddb-hard*/ablation.*")} == {".html", ".md", ".tex", ".csv"}
 

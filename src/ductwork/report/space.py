@@ -14,7 +14,7 @@ from ductwork.experiments.results import Embedding
 from ductwork.report import style
 from ductwork.report.aggregate import Variant
 from ductwork.report.collect import Run
-from ductwork.report.content import Block, Context, Section, in_words
+from ductwork.report.content import MOST_LINES, Block, Context, Picture, Section, in_words
 from ductwork.report.figures import THIRD
 from ductwork.report.parts import Canvas, Panel, legend_rows
 from ductwork.report.style import styled
@@ -22,9 +22,9 @@ from ductwork.report.style import styled
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Methods whose spaces are drawn: two maps each, and a map takes about a second.
+# Methods whose spaces are drawn: a map takes more than half a second.
 MOST_SPACES = 2
-_SEED, _PERPLEXITY, _NEIGHBOURS = 0, 30.0, 9
+_SEED, _PERPLEXITY, _STEPS, _NEIGHBOURS = 0, 30.0, 500, 9
 _GRID = 72
 _MARKERS = "o^"
 
@@ -51,27 +51,28 @@ class Map:
 
 def space(context: Context) -> Section | None:
     """Where test images lay in the pre-trained space and lie in the learned one, with the regions of the classes."""
-    blocks = []
     candidates = sorted(context.multiples, key=lambda v: v.method != "duct")
     found = [(v, run, e) for v in candidates for run, e in [_first(context, v)] if run is not None and e is not None]
-    for variant, run, embedding in found[:MOST_SPACES]:
-        kept = _two_domains(embedding, run.result.order)
-        maps = [
-            ("before", "pre-trained", flatten(kept.before, kept, kept.said_before)),
-            ("after", variant.label, flatten(kept.after, kept, kept.said_after)),
-        ]
-        pictures = tuple(
-            context.picture(
-                f"t-SNE {when} {variant.label}: {len(kept)} test images of {len(kept.classes)} classes and of "
-                f"{' and '.join(kept.domains)}; {one.right:.0f} % right",
-                draw(one, f"{when.capitalize()}: {name}", f"{one.right:.0f} % right"),
-                name=f"t-sne {variant.label} {when}",
-            )
-            for when, name, one in maps
-        )
-        blocks.append(Block(_caption(kept, run), pictures=pictures))
+    shown = [(v, run, _two_domains(e, run.result.order)) for v, run, e in found]
+    shown = shown[: MOST_SPACES if context.panels >= MOST_LINES // 2 else 1]
+    if not shown:
+        return None
+    _, run, first = shown[0]
+    pictures = [_picture(context, flatten(first.before, first, first.said_before), "before", "pre-trained")]
+    pictures += [_picture(context, flatten(e.after, e, e.said_after), "after", v.label) for v, _, e in shown]
     lead = "Each sign is a test image; its neighbours in the picture are its neighbours in the space of features."
-    return Section("space", "The space before and after", lead, tuple(blocks)) if blocks else None
+    return Section(
+        "space", "The space before and after", lead, (Block(_caption(first, run), pictures=tuple(pictures)),)
+    )
+
+
+def _picture(context: Context, one: Map, when: str, what: str) -> Picture:
+    right = f"{one.right:.0f} % right"
+    label = (
+        f"t-SNE {when} learning, {what}: {len(one.labels)} test images of {len(one.classes)} classes and of "
+        f"{' and '.join(one.domains)}; {right}"
+    )
+    return context.picture(label, draw(one, f"{when.capitalize()}: {what}", right), name=f"t-sne {when} {what}")
 
 
 def _first(context: Context, variant: Variant) -> tuple[Run | None, Embedding | None]:
@@ -115,14 +116,16 @@ def flatten(features: npt.NDArray[np.float32], kept: Embedding, said: Ints) -> M
     """t-SNE of the directions of features ``[n, d]``, since cosine classifiers look at nothing else."""
     # Imported here: a report without such a figure shall not wait for it.
     from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     finite = np.nan_to_num(features.astype(np.float64))
     directions = finite / np.maximum(np.linalg.norm(finite, axis=1, keepdims=True), 1e-12)
     # Points that are all the same have no principal components, and scikit-learn does not survive that.
     directions += np.random.default_rng(_SEED).normal(scale=1e-7, size=directions.shape)
     perplexity = min(_PERPLEXITY, (len(features) - 1) / 3)
-    map_ = TSNE(random_state=_SEED, perplexity=perplexity, init="pca", n_jobs=1)
-    places = np.asarray(map_.fit_transform(directions), dtype=np.float64)
+    t_sne = TSNE(random_state=_SEED, perplexity=perplexity, init="pca", max_iter=_STEPS)
+    with threadpool_limits(1):  # so little work is ten times slower when threads share it, and not the same to the bit
+        places = np.asarray(t_sne.fit_transform(directions), dtype=np.float64)
     low, high = places.min(0), places.max(0)
     places = 0.04 + 0.92 * (places - low) / np.maximum(high - low, 1e-9)
     return Map(places, kept.labels, kept.domain_of, said, kept.classes, kept.domains)
