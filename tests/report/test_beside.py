@@ -94,6 +94,12 @@ def test_the_ablation_is_compared_recipe_by_recipe(tmp_path: Path) -> None:
     assert set(recipes) == {("baseline", "baseline"), ("variation-3", "variation-3")}
 
 
+def test_a_grid_of_parameters_is_not_compared(tmp_path: Path) -> None:
+    for seed, (phi, w) in enumerate([(0.1, 0.1), (0.1, 0.5), (0.5, 0.1), (0.5, 0.5)]):
+        run(tmp_path, "duct", seed=seed, params={"alpha_phi": phi, "alpha_w": w})
+    assert section(tmp_path) is None
+
+
 def test_what_is_printed_as_not_applicable_has_no_difference(tmp_path: Path) -> None:
     write_run(
         tmp_path / "a",

@@ -10,6 +10,7 @@ from ductwork.experiments.results import RunResult
 from ductwork.report.aggregate import Group, Stat, Variant
 from ductwork.report.collect import Run
 from ductwork.report.content import Block, Section
+from ductwork.report.studies import sweeps
 from ductwork.report.tables import Cell, Column, Table, cell, points
 
 _METRICS: dict[Metric, tuple[str, str, Callable[[RunResult], float | None]]] = {
@@ -40,11 +41,15 @@ def pairs(groups: Sequence[Group]) -> dict[str, list[Pair]]:
     """What can be compared, by source, in the order in which the paper prints it."""
     known = published()
     found: dict[str, list[Pair]] = {}
+    # Runs over a grid of parameters are about the parameters, and most of them were never the paper's.
+    swept = {id(variant) for group in groups for sweep in sweeps(group) for variant in sweep.cells.values()}
     for fact in known.facts:
         for group in groups:
             if (group.stream, group.backbone) != (fact.stream, fact.backbone):
                 continue
             for variant in group.variants:
+                if id(variant) in swept:
+                    continue
                 pair = _pair(known, fact, variant)
                 if pair is not None:
                     found.setdefault(fact.source, []).append(pair)
