@@ -11,10 +11,11 @@ import os
 import socket
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from typing import TypeVar
+from uuid import uuid4
 
 import torch
 import torch.distributed as dist
@@ -27,8 +28,10 @@ from ductwork.engine.settings import EngineSettings
 from ductwork.errors import ConfigError, DuctworkError, RankError
 
 T = TypeVar("T")
-_FAILED = "ductwork/failed"
+_FAILED = "failed"
 _PATIENCE = 1.0  # seconds that the first rank gets to speak first, where several ranks fail at once
+_COMING = 600.0  # seconds in which all ranks must have come; loading libraries from a network drive takes minutes
+_GLANCE = 0.02  # seconds between two looks at who has come
 _LOST = ("gloo", "connection closed", "connection reset", "broken pipe", "socket")
 
 
@@ -164,12 +167,45 @@ def started_as_rank() -> bool:
 @cache
 def _meet(kind: str) -> Ranks:
     store, rank, world = next(iter(rendezvous("env://")))
+    store = PrefixStore(_meeting(store, rank, world), store)
     warnings.filterwarnings("ignore", message="Grad strides do not match bucket view")  # a hint on speed, no error
     # small things travel over the CPU also where gradients travel between GPUs
     backend = "cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo"
-    dist.init_process_group(backend, store=PrefixStore("ductwork", store), rank=rank, world_size=world)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world)
     atexit.register(dist.destroy_process_group)
     return Ranks(rank, world, store)
+
+
+def _meeting(store: Store, rank: int, world: int) -> str:
+    """A name that these ranks agree on, and no ranks before them did.
+
+    When torchrun starts ranks again it keeps its store, with the addresses of those that are gone. How often it did so
+    may differ from node to node, so nothing that a rank finds there can be believed but an answer to its own word.
+    """
+    mine = uuid4().hex
+    if rank:
+        store.set(f"ductwork/hello/{rank}", mine)
+        _wait_until(lambda: store.check([f"ductwork/answer/{mine}"]), world)
+        name = f"ductwork/{store.get(f'ductwork/answer/{mine}').decode()}"
+        store.set(f"{name}/{rank}", "here")
+        return name
+
+    def all_here() -> bool:
+        for other in range(1, world):
+            if store.check([f"ductwork/hello/{other}"]):
+                store.set(f"ductwork/answer/{store.get(f'ductwork/hello/{other}').decode()}", mine)
+        return store.check([f"ductwork/{mine}/{other}" for other in range(1, world)])
+
+    _wait_until(all_here, world)
+    return f"ductwork/{mine}"
+
+
+def _wait_until(met: Callable[[], bool], world: int) -> None:
+    deadline = time.monotonic() + _COMING
+    while not met():
+        if time.monotonic() > deadline:
+            raise DuctworkError(f"not all {world} processes of this run have come; start it again on every node")
+        time.sleep(_GLANCE)
 
 
 def _is_loss(error: Exception) -> bool:
