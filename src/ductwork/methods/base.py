@@ -22,7 +22,7 @@ from ductwork import functional as F
 from ductwork.backbones.base import Backbone
 from ductwork.data.domain import Domain, ImageSet, Reference
 from ductwork.data.loading import Batch
-from ductwork.methods.heads import Rows
+from ductwork.methods.heads import GrowingHead, Rows
 
 Parts = dict[str, dict[str, Tensor]]
 Loss = Callable[[Any, Batch], Tensor]
@@ -239,3 +239,20 @@ class Method(nn.Module, ABC):
     def fold(self, rows: Tensor) -> Tensor:
         """From row scores ``[n, R]`` to class scores ``[n, C]`` in the order of ``rows.classes``."""
         return F.fold(rows, self.rows.row_class().to(rows.device), len(self.rows.classes))
+
+
+class BackboneAndHead(Method):
+    """A method whose whole state is one backbone and one classifier of its features."""
+
+    head: GrowingHead
+
+    def forward(self, images: Tensor) -> Tensor:
+        scores: Tensor = self.head(self.features(images))
+        return scores
+
+    def parts(self) -> Parts:
+        return {"backbone": dict(self.backbone.state_dict()), "head": self.head.export()}
+
+    def load_parts(self, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
+        self.backbone.load_state_dict(dict(parts["backbone"]))
+        self.head.restore(parts["head"])

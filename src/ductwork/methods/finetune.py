@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from pydantic import Field
-from torch import Tensor
 
 from ductwork.backbones.base import Backbone
-from ductwork.methods.base import Group, Method, Parts, Phase, Recipe, Stage, TrainingConfig
+from ductwork.methods.base import BackboneAndHead, Group, Phase, Recipe, Stage, TrainingConfig
 from ductwork.methods.heads import BlockClassifier, LinearHead, cross_entropy_with_decay
 
 
@@ -22,7 +21,7 @@ class FinetuneConfig(TrainingConfig):
     decay_old_rows: bool = Field(False, description="old rows shrink under weight decay, as in public versions")
 
 
-class Finetune(Method):
+class Finetune(BackboneAndHead):
     """Backbone and the new rows are trained with cross entropy on the new block; the backbone goes on from before."""
 
     name = "finetune"
@@ -33,6 +32,7 @@ class Finetune(Method):
         "default": Recipe("the published settings; rows that are not trained stay as they are"),
         "official": Recipe("as public versions do: old rows decay", {"decay_old_rows": True}),
     }
+    head: LinearHead
 
     def __init__(self, config: FinetuneConfig, backbone: Backbone) -> None:
         super().__init__(config, backbone)
@@ -60,14 +60,3 @@ class Finetune(Method):
             config,
             loss=cross_entropy_with_decay(old),
         )
-
-    def forward(self, images: Tensor) -> Tensor:
-        scores: Tensor = self.head(self.backbone(images))
-        return scores
-
-    def parts(self) -> Parts:
-        return {"backbone": dict(self.backbone.state_dict()), "head": self.head.export()}
-
-    def load_parts(self, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
-        self.backbone.load_state_dict(dict(parts["backbone"]))
-        self.head.restore(parts["head"])

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from torch import Tensor, nn
+from torch import nn
 
 from ductwork.backbones.base import Backbone
-from ductwork.methods.base import Group, Parts, Recipe, Stage
+from ductwork.methods.base import BackboneAndHead, Group, Recipe, Stage
 from ductwork.methods.exemplars import RehearsalConfig, RehearsalMethod
 from ductwork.methods.heads import LinearHead
 
@@ -17,7 +17,7 @@ class ReplayConfig(RehearsalConfig):
     """Hyper-parameters of Replay. Training is that of Finetune, so that the exemplars are the only difference."""
 
 
-class Replay(RehearsalMethod):
+class Replay(BackboneAndHead, RehearsalMethod):
     """The domain and the exemplars are mixed without balancing; backbone and all rows are trained."""
 
     name = "replay"
@@ -25,6 +25,7 @@ class Replay(RehearsalMethod):
     reference = "Ratcliff, Connectionist models of recognition memory, Psychological Review 97(2), 1990"
     Config: ClassVar[type[RehearsalConfig]] = ReplayConfig
     recipes: ClassVar[Mapping[str, Recipe]] = {"default": Recipe("the settings of Finetune, ten exemplars by herding")}
+    head: LinearHead
 
     def __init__(self, config: RehearsalConfig, backbone: Backbone) -> None:
         super().__init__(config, backbone)
@@ -47,14 +48,3 @@ class Replay(RehearsalMethod):
             Group("backbone", list(self.backbone.parameters()), self.config.lr_backbone),
             Group("head", list(self.head.parameters()), self.config.lr_head),
         ]
-
-    def forward(self, images: Tensor) -> Tensor:
-        scores: Tensor = self.head(self.backbone(images))
-        return scores
-
-    def parts(self) -> Parts:
-        return {"backbone": dict(self.backbone.state_dict()), "head": self.head.export()}
-
-    def load_parts(self, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
-        self.backbone.load_state_dict(dict(parts["backbone"]))
-        self.head.restore(parts["head"])

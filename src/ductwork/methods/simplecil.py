@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from ductwork.backbones.base import Backbone
-from ductwork.methods.base import Method, MethodConfig, Parts, Phase, Recipe, Stage
+from ductwork.methods.base import BackboneAndHead, MethodConfig, Phase, Recipe, Stage
 from ductwork.methods.heads import CosineHead
 
 
@@ -16,7 +16,7 @@ class SimpleCILConfig(MethodConfig):
     """SimpleCIL has no hyper-parameters."""
 
 
-class SimpleCIL(Method):
+class SimpleCIL(BackboneAndHead):
     """Nothing is trained. Each block holds the plain means of its classes' features (not normalised before)."""
 
     name = "simplecil"
@@ -25,6 +25,7 @@ class SimpleCIL(Method):
     Config = SimpleCILConfig
     recipes: ClassVar[Mapping[str, Recipe]] = {"default": Recipe("the method has nothing to set")}
     constant_parts = frozenset({"backbone"})
+    head: CosineHead
 
     def __init__(self, config: SimpleCILConfig, backbone: Backbone) -> None:
         super().__init__(config, backbone)
@@ -40,14 +41,6 @@ class SimpleCIL(Method):
         self.rows.add(stage.domain.name, stage.domain.classes)
         self.head.add_block(centers).requires_grad_(False)
 
-    def forward(self, images: Tensor) -> Tensor:
-        scores: Tensor = self.head(self.backbone(images))
-        return scores
-
-    def parts(self) -> Parts:
-        return {"backbone": dict(self.backbone.state_dict()), "head": self.head.export()}
-
     def load_parts(self, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
-        self.backbone.load_state_dict(dict(parts["backbone"]))
-        self.head.restore(parts["head"])
+        super().load_parts(parts)
         self.head.requires_grad_(False)
