@@ -15,10 +15,13 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from wandb.proto import wandb_internal_pb2
 
 from ductwork.engine.progress import Silent
-from ductwork.errors import ConfigError, DuctworkError
+from ductwork.errors import ConfigError, DuctworkError, GridError
 from ductwork.experiments.config import RunConfig, load_config
+from ductwork.experiments.grid import Grid
+from ductwork.experiments.plan import make_plan
 from ductwork.experiments.results import EpochRecord, RunResult, read_metrics
 from ductwork.experiments.run import run
+from ductwork.experiments.trackers import Trackers
 from tests.experiments.pictures import stable
 
 ENGINE = ["engine.precision=fp32", "engine.accelerator=cpu", "engine.workers=0", "engine.checkpoint=stage"]
@@ -185,6 +188,31 @@ def test_a_missing_library_is_said_before_the_first_batch(tmp_path: Path, monkey
     monkeypatch.setitem(sys.modules, "wandb", None)  # as Python does where there is none
     with pytest.raises(ConfigError, match=r"^track: wandb needs a package .*: pip install 'ductwork\[track\]'$"):
         run(load_config(None, ["track=[wandb]"]), tmp_path)
+
+
+def test_a_grid_with_a_missing_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    grid = Grid.model_validate({"methods": ["simplecil", "duct"], "defaults": {"track": ["mlflow"]}})
+    with pytest.raises(GridError, match=r"^track: mlflow needs a package ") as found:
+        make_plan(grid, tmp_path)
+    assert len(found.value.problems) == 1  # not for each run
+
+
+def test_without_an_account_nobody_is_asked_for_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("WANDB_MODE", "WANDB_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("HOME", "WANDB_CONFIG_DIR"):  # where keys are kept
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    wandb.teardown()
+    heard: list[str] = []
+    with Trackers(["wandb"], tmp_path, heard.append).following("a run", {}):
+        pass
+    assert heard == [
+        "warning: wandb failed, and the run goes on without it: no account is known: run `wandb login`, "
+        "or set WANDB_MODE=offline"
+    ]
+    wandb.teardown()
 
 
 def test_an_unknown_tracker() -> None:

@@ -7,12 +7,15 @@ import uuid
 
 import wandb
 
+from ductwork.errors import ConfigError
 from ductwork.experiments.trackers import Status, Story, Tracker, Values
 
 _EXIT_CODES: dict[Status, int] = {"done": 0, "failed": 1, "interrupted": 130}
 
 
 def begin(story: Story) -> Tracker:
+    if wandb.setup().settings.mode == "online" and not wandb.login(prompt=False):  # it would ask, and wait
+        raise ConfigError("no account is known: run `wandb login`, or set WANDB_MODE=offline")
     return _WandB(story)
 
 
