@@ -63,6 +63,24 @@ def test_verdicts(tmp_path: Path) -> None:
     assert said == {"duct": "keeps", "finetune": "forgets", "simplecil": "keeps, never trains", "l2p": "loses some"}
 
 
+def test_the_upper_bound_is_measured_and_does_not_compete(tmp_path: Path) -> None:
+    write_run(tmp_path / "j", "joint", params={"last_only": True}, A_B=95.0)
+    group = group_of(tmp_path, ("duct", 86.1, 0.5), ("finetune", 73.8, 18.4))
+    said = reading.sentence(group).replace("\u00a0", " ")
+    assert said.startswith("After the last domain duct is right on 86.1 %")
+    assert said.endswith("Training on all domains at once, the upper bound, reaches 95.0 %.")
+    bound = group.variants[0]
+    assert (bound.method, reading.verdict(bound)[0]) == ("joint", "upper bound")
+    assert [stat.mean for stat in bound.curve if stat] == [95.0] * 4, "nothing was trained on the way"
+    table = tables.headline(group)
+    assert [row[1].best for row in table.rows] == [False, True, False]
+    average = [column.name for column in table.columns].index("Average accuracy")
+    assert (table.rows[0][average].text, bound.average, bound.forgetting) == ("", None, None)
+    write_run(tmp_path / "every" / "j", "joint", params={"last_only": False}, A_B=95.0)
+    every = groups(collect([tmp_path / "every"]))[0].variants[0]
+    assert every.average is not None and len({stat.mean for stat in every.curve if stat}) > 1
+
+
 def test_matrix_is_a_mean_over_runs_of_one_order_only(tmp_path: Path) -> None:
     domains = ["a", "b", "c"]
     same = [write_run(tmp_path / str(seed), "duct", domains, seed=seed) for seed in (1, 2)]

@@ -12,6 +12,9 @@ from functools import cached_property
 from ductwork.experiments.results import RunResult, StageRecord
 from ductwork.report.collect import Run
 
+# The upper bound has all images of all domains at once: it is measured like a method, and does not compete with any.
+BOUND = "joint"
+
 
 @dataclass(frozen=True)
 class Stat:
@@ -70,6 +73,15 @@ class Variant:
         return self.done or tuple(run for run in self.runs if run.result.stages)
 
     @property
+    def competes(self) -> bool:
+        return self.method != BOUND
+
+    @cached_property
+    def only_at_the_end(self) -> bool:
+        """Whether nothing was trained before the last stage, so that what was measured on the way means nothing."""
+        return bool(self.shown) and all(run.result.params.get("last_only") is True for run in self.shown)
+
+    @property
     def status(self) -> str:
         """Empty when every run is done; otherwise what happened to the others."""
         counts = Counter(run.result.status.replace("-", " ") for run in self.runs if not run.done)
@@ -88,13 +100,19 @@ class Variant:
         return self.stat(lambda r: r.A_B)
 
     @cached_property
+    def average(self) -> Stat | None:
+        return None if self.only_at_the_end else self.stat(lambda r: r.A_bar)
+
+    @cached_property
     def forgetting(self) -> Stat | None:
-        return self.stat(lambda r: r.forgetting)
+        return None if self.only_at_the_end else self.stat(lambda r: r.forgetting)
 
     @cached_property
     def curve(self) -> tuple[Stat | None, ...]:
-        """``A_b`` at each stage."""
+        """``A_b`` at each stage; level where only the last stage counts."""
         length = max((len(run.result.stages) for run in self.shown), default=0)
+        if self.only_at_the_end:
+            return (self.last,) * length if self.last else ()
         return tuple(
             Stat.of(r.result.stages[i].A_b for r in self.shown if i < len(r.result.stages)) for i in range(length)
         )
@@ -164,7 +182,7 @@ class Group:
     @cached_property
     def drawn(self) -> tuple[Variant, ...]:
         """Variants with at least one stage, best first."""
-        return tuple(variant for variant in self.variants if variant.shown)
+        return tuple(variant for variant in self.variants if variant.shown and variant.curve)
 
     @cached_property
     def order(self) -> tuple[str, ...]:

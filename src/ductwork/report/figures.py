@@ -64,23 +64,29 @@ def _curve_lines(panel: Panel, variants: Sequence[Variant], palette: Palette) ->
         panel.line(
             [(i, s.mean) for i, s in stats],
             colour,
-            2.4 if rank == 0 else 1.6,
-            linestyle=styles[rank],
-            marker=palette.marker(variant.method),
+            2.4 if variant is _best(variants) else 1.6,
+            linestyle=(0, (5, 4)) if variant.only_at_the_end else styles[rank],
+            marker="" if variant.only_at_the_end else palette.marker(variant.method),
             markeredgecolor=style.CARD,
             markeredgewidth=0.8,
         )
+
+
+def _best(variants: Sequence[Variant]) -> Variant:
+    """The best that competes."""
+    return next((v for v in variants if v.competes), variants[0])
 
 
 def _ends(variants: Sequence[Variant], room: float) -> list[str]:
     """``duct 86.8 (+3.2)``: the name, the last value and, for the best, the gap to the runner-up."""
     stages = max(len(v.curve) for v in variants)
     last = [v.curve[-1] if v.curve else None for v in variants]
-    full = sorted((s.mean for v, s in zip(variants, last, strict=True) if s and len(v.curve) == stages), reverse=True)
+    through = [(v, s) for v, s in zip(variants, last, strict=True) if s and len(v.curve) == stages and v.competes]
+    full = sorted((s.mean for _, s in through), reverse=True)
     texts = []
     for variant, stat in zip(variants, last, strict=True):
         value = f"{stat.mean:.1f}" if stat else "NA"
-        if stat and len(full) > 1 and stat.mean == full[0] and len(variant.curve) == stages:
+        if stat and len(full) > 1 and variant in (v for v, s in through if s.mean == full[0]):
             value += f" (+{full[0] - full[1]:.1f})"
         if not variant.done:
             value += f" {variant.shown[0].result.status}"
@@ -101,7 +107,7 @@ def _end_labels(panel: Panel, variants: Sequence[Variant], palette: Palette, tex
             0.9,
             linestyle=":" if len(variant.curve) < stages else "-",
         )
-        panel.canvas.text(edge + _LEADER + 3, label, text, bold=variant is variants[0])
+        panel.canvas.text(edge + _LEADER + 3, label, text, bold=variant is _best(variants))
 
 
 def _stage_names(panel: Panel, group: Group, stages: int) -> None:
@@ -200,7 +206,8 @@ def scatter(variants: Sequence[Variant], prices: Sequence[Stat], palette: Palett
     x = [price.mean for price in prices]
     y = [v.last.mean for v in variants if v.last]
     log = min(x) > 0 and max(x) / min(x) > 30
-    xs = (min(x) / 1.5, max(x) * 1.5) if log else (0.0, max(x) * 1.15 or 1.0)
+    # Many methods cost the same, the least: labels need room on the left of them, too.
+    xs = (min(x) / (max(x) / min(x)) ** 0.28, max(x) * 1.5) if log else (0.0, max(x) * 1.15 or 1.0)
     pad = max((max(y) - min(y)) * 0.15, 1.0)
     panel = Panel(canvas, 28, 34, THIRD - 40, 158, xs, (min(y) - pad, max(y) + pad), log)
     panel.scale("x", 4)

@@ -11,21 +11,25 @@ _SAME = 0.05
 
 def sentence(group: Group) -> str:
     """One reading of a group: the best method, how far it is ahead, and what the other one forgot."""
-    ranked = [v for v in group.variants if v.last is not None]
+    finished = [v for v in group.variants if v.last is not None]
+    ranked = [v for v in finished if v.competes] or finished
     if not ranked:
         return f"No run on {group.stream} is finished yet, so there is nothing to compare."
     best = ranked[0]
     start = f"After the last domain {best.label} is right on {_number(best.last)}\u00a0% of all test images"
     other = _reference(ranked)
     if other is None:
-        return f"{start}{_own(best, ', and ')}."
+        return f"{start}{_own(best, ', and ')}.{_bound(finished, best)}"
     text = start + ", " + _distance(best, other) + _forgot(other) + _own(best, "; ")
-    return text + "." + ("" if other.method == "duct" else _about_duct(ranked)) + _caution(best, other)
+    about = "" if other.method == "duct" else _about_duct(ranked)
+    return f"{text}.{about}{_caution(best, other)}{_bound(finished, best)}"
 
 
 def verdict(variant: Variant) -> tuple[str, str]:
     """A word for the table and its kind (for colour): does the method forget?"""
     stat = _forgetting(variant)
+    if not variant.competes:
+        return "upper bound", ""
     if stat is None or variant.last is None:
         return "", ""
     trains = [run.result.price for run in variant.done if run.result.price.parameters]
@@ -35,6 +39,14 @@ def verdict(variant: Variant) -> tuple[str, str]:
     if stat.mean < FORGETS:
         return f"loses some{suffix}", "fair"
     return f"forgets{suffix}", "poor"
+
+
+def _bound(finished: list[Variant], best: Variant) -> str:
+    """What training on everything at once reaches, which is no method's competitor."""
+    bound = next((v for v in finished if not v.competes and v is not best), None)
+    if bound is None:
+        return ""
+    return f" Training on all domains at once, the upper bound, reaches {_number(bound.last)}\u00a0%."
 
 
 def _reference(ranked: list[Variant]) -> Variant | None:

@@ -79,6 +79,8 @@ def curves(context: Context) -> Section | None:
     wide, narrow = (figures.curves(context.group, shown, context.palette, narrow=n) for n in (False, True))
     band = " Bands are one standard deviation over orders and seeds." if any(len(v.shown) > 1 for v in shown) else ""
     gap = " In brackets: the lead over the runner-up." if len(shown) > 1 else ""
+    if any(v.only_at_the_end for v in shown):
+        gap += " Dashed: training on all domains at once, the upper bound."
     order = f" Order: {in_words(context.group.order)}." if context.group.one_order else ""
     return Section(
         "curves",
@@ -95,7 +97,7 @@ def curves(context: Context) -> Section | None:
 
 def matrices(context: Context) -> Section | None:
     """One accuracy matrix for each method, all in one order and on one scale."""
-    shown = context.multiples
+    shown = tuple(v for v in context.multiples if not v.only_at_the_end)
     made = [(v, v.of_order(context.group.order), v.matrix(context.group.order)) for v in shown]
     made = [
         (v, runs, m)
@@ -154,7 +156,11 @@ def forgetting(context: Context) -> Section | None:
             "on the left and a short one on the right." + context.left_out(context.lines)
         )
         blocks.append(Block(caption, pictures=(context.picture(label, wide, narrow, name="forgetting"),)))
-    kept = [(v, rows) for v in context.multiples if 0 < len(rows := v.kept()) <= heatmaps.MOST_CELLS]
+    kept = [
+        (v, rows)
+        for v in context.multiples
+        if not v.only_at_the_end and 0 < len(rows := v.kept()) <= heatmaps.MOST_CELLS
+    ]
     if kept:
         ends = [x for _, rows in kept for row in rows for x in (row.learned, row.end)]
         pad = max((max(ends) - min(ends)) * 0.04, 1.0)

@@ -88,7 +88,7 @@ def _caption(kept: Embedding, run: Run) -> str:
     return (
         f"{signs[0].upper()}{signs[1:]}; colours are classes. A region has the colour of the class that the classifier "
         f"says there: before, that of class centres in the pre-trained space; after, the method's own, choosing among "
-        f"these classes. A ring marks an image that it gets wrong. Order: {in_words(run.result.order)}, "
+        f"these classes. Signs that are not filled are images that it gets wrong. Order: {in_words(run.result.order)}, "
         f"seed {run.result.seed}."
     )
 

@@ -39,7 +39,7 @@ def across(groups: Sequence[Group]) -> Section | None:
             row += [Cell(NA), Cell(NA)] * ((len(columns) - len(row)) // 2)  # the method is new in this group
             one = found.get(label)
             row += [
-                cell(one.stat(lambda r: r.A_bar) if one else None, points),
+                cell(one.average if one else None, points),
                 cell(one.last if one else None, points),
             ]
         name = _title(group, groups)
@@ -84,7 +84,7 @@ def ablation(context: Context) -> Section | None:
             (
                 Cell(name, method=variant.method),
                 Cell(adds),
-                cell(variant.stat(lambda r: r.A_bar), points),
+                cell(variant.average, points),
                 cell(last, points),
                 Cell("" if step is None else change(step), step),
                 cell(variant.forgetting, points),
@@ -106,8 +106,8 @@ def ablation(context: Context) -> Section | None:
 def upper_bound(context: Context) -> Section | None:
     """How far each method is from training on all domains together."""
     finished = [v for v in context.group.variants if v.last is not None]
-    joint = next((v for v in finished if v.method == "joint"), None)
-    others = [v for v in finished if v.method != "joint"]
+    joint = next((v for v in finished if not v.competes), None)
+    others = [v for v in finished if v.competes]
     if joint is None or joint.last is None or not others:
         return None
     bound = joint.last.mean
@@ -221,7 +221,8 @@ def _by_order(group: Group, found: Sequence[tuple[str, ...]]) -> Table:
         row = [Cell(variant.label, method=variant.method)]
         for order in found:
             results = [run.result for run in variant.done if tuple(run.result.order) == order]
-            row += [cell(Stat.of(r.A_bar for r in results), points), cell(Stat.of(r.A_B for r in results), points)]
+            average = None if variant.only_at_the_end else Stat.of(r.A_bar for r in results)
+            row += [cell(average, points), cell(Stat.of(r.A_B for r in results), points)]
         rows.append(tuple(row))
     return Table("Order by order", tuple(columns), tuple(rows))
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from ductwork.experiments.results import RunResult
-from ductwork.report.aggregate import Group, Matrix, Stat, Variant
+from ductwork.report.aggregate import BOUND, Group, Matrix, Stat, Variant
 from ductwork.report.reading import verdict
 
 NA = "NA"
@@ -144,6 +144,9 @@ _HEADLINE: tuple[tuple[Column, Callable[[RunResult], float | None], Format], ...
 )
 
 
+_ON_THE_WAY = ("Forgetting", "Average accuracy", "Backward transfer")
+
+
 def headline(group: Group, title: str = "Methods") -> Table:
     """The methods of a group, best first."""
     columns = (Column("Method", numeric=False), *(column for column, _, _ in _HEADLINE), Column("Runs"))
@@ -153,7 +156,12 @@ def headline(group: Group, title: str = "Methods") -> Table:
         rows.append(
             (
                 Cell(variant.label, method=variant.method, note=variant.status, tag=verdict(variant)),
-                *(cell(variant.stat(value), form) for _, value, form in _HEADLINE),
+                *(
+                    Cell("")
+                    if variant.only_at_the_end and column.name in _ON_THE_WAY
+                    else cell(variant.stat(value), form)
+                    for column, value, form in _HEADLINE
+                ),
                 Cell(finished, float(len(variant.done))),
             )
         )
@@ -161,20 +169,23 @@ def headline(group: Group, title: str = "Methods") -> Table:
 
 
 def mark_best(table: Table) -> Table:
-    """Mark the best of each column that has one: all that show the same text, unless everybody does."""
+    """Mark the best of each column that has one: all that show the same text, unless everybody does.
+
+    The upper bound takes no part.
+    """
     marked = [list(row) for row in table.rows]
     for j, column in enumerate(table.columns):
-        values = [row[j].value for row in table.rows if row[j].value is not None]
-        real = [v for v in values if v is not None]
-        top = max((abs(v) for v in real), default=0.0) or 1.0
+        top = max((abs(row[j].value or 0.0) for row in marked), default=0.0) or 1.0
         for row in marked if column.bar else ():
             row[j] = replace(row[j], share=max(0.0, row[j].value or 0.0) / top)
-        if column.better is None or len({row[j].text for row in table.rows if row[j].value is not None}) < 2:
+        entries = [
+            (value, row[j].text) for row in marked if row[0].method != BOUND and (value := row[j].value) is not None
+        ]
+        if column.better is None or len({text for _, text in entries}) < 2:
             continue
-        best = max(real) if column.better == "higher" else min(real)
-        text = next(row[j].text for row in table.rows if row[j].value == best)
+        _, best = max(entries) if column.better == "higher" else min(entries)
         for row in marked:
-            row[j] = replace(row[j], best=row[j].text == text)
+            row[j] = replace(row[j], best=row[j].text == best and row[0].method != BOUND)
     return replace(table, rows=tuple(tuple(row) for row in marked))
 
 
