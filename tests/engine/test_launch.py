@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,9 @@ from ductwork.engine.progress import Progress, Silent
 from ductwork.engine.ranks import join
 from ductwork.engine.settings import EngineSettings
 from ductwork.errors import ConfigError, DataError, DuctworkError
+from ductwork.experiments.config import RunConfig
+from ductwork.experiments.run import _as_launched
+from tests.experiments.pictures import pictures
 
 pytestmark = pytest.mark.slow
 
@@ -34,10 +38,13 @@ def fail_on_the_second(progress: Progress) -> None:
         ranks.wait()  # for one that never comes
 
 
-def fail_together(progress: Progress) -> None:
-    ranks = join(CPU)
-    with ranks.one_voice(), ranks.together():
-        raise DataError("no such stream")
+def find_other_images(photos: Path, out: Path, progress: Progress) -> None:
+    """As on two machines with a folder of the same name, of which one lacks a picture."""
+    mine = photos / os.environ["RANK"]
+    pictures(mine)
+    if os.environ["RANK"] == "1":
+        (mine / "dim" / "top" / "7.png").unlink()
+    _as_launched(RunConfig(method="simplecil", stream=str(mine), engine=CPU), out, None, progress)
 
 
 def greet_and_be_killed(word: str, progress: Progress) -> None:
@@ -58,10 +65,11 @@ def test_an_error_on_one_of_them_is_one_line_that_says_where(capfd: pytest.Captu
     assert capfd.readouterr().err == ""
 
 
-def test_an_error_on_all_of_them_is_said_once(capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(DuctworkError, match=r"^no such stream$"):
-        launch(2, fail_together)
+def test_images_that_differ_are_found_before_the_first_batch(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(DuctworkError, match=r"^the images here differ from those of the first .*\(process 2 of 2"):
+        launch(2, find_other_images, tmp_path / "photos", tmp_path)
     assert capfd.readouterr().err == ""
+    assert not (tmp_path / "config.yaml").exists()
 
 
 def test_one_that_is_killed_takes_the_others_along() -> None:

@@ -140,8 +140,9 @@ def _quiet_fabric(ranks: Ranks, kind: str, precision: str) -> Fabric:
             accelerator=kind,
             devices=ranks.neighbours,
             num_nodes=ranks.world // ranks.neighbours,
-            # a stage may leave parameters out, such as the rows of other blocks
-            strategy=DDPStrategy(find_unused_parameters=True) if spread else "auto",
+            # A stage may leave parameters out, such as the rows of other blocks. Buffers are the same everywhere: the
+            # only ones that training changes are statistics, and these are of the whole batch.
+            strategy=DDPStrategy(find_unused_parameters=True, broadcast_buffers=False) if spread else "auto",
             precision=precision,  # type: ignore[arg-type]
             # said, because Fabric would take a job of a cluster's scheduler for one that wants to be spread
             plugins=[TorchElasticEnvironment() if spread else LightningEnvironment()],

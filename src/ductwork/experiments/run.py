@@ -28,7 +28,7 @@ from ductwork.engine.loop import EpochLog
 from ductwork.engine.progress import Progress
 from ductwork.engine.ranks import join, started_as_rank
 from ductwork.engine.session import Session, Work
-from ductwork.errors import CheckpointError, ConfigError, DuctworkError
+from ductwork.errors import CheckpointError, ConfigError, DataError, DuctworkError
 from ductwork.experiments.config import RunConfig
 from ductwork.experiments.embedding import embed
 from ductwork.experiments.folder import CHECKPOINT, CONFIG_FILE, conclude, earlier, locked, write
@@ -139,7 +139,7 @@ class _Run:
         with self.ranks.together():
             self.trackers = Trackers(config.track if self.ranks.leads else (), out, session.progress.say)
             self._open(session)
-            self._check_same(resumed)
+        self._check_same(resumed)
         if self.ranks.leads and resumed is None:
             text = yaml.safe_dump(self._settings(), sort_keys=False, allow_unicode=True)
             write_atomically(out / CONFIG_FILE, text.encode())
@@ -168,14 +168,19 @@ class _Run:
         )
 
     def _check_same(self, resumed: Mapping[str, Any] | None) -> None:
-        """What a run that goes on must find unchanged."""
-        if resumed is None:
-            return
+        """What a run that goes on must find unchanged, and every process must find alike."""
         now = {"images": self.stream.fingerprint, "backbone": self.learner.method.backbone.sha256}
-        then = {"images": resumed["data"]["fingerprint"], "backbone": resumed["backbone"]["sha256"]}
-        for what in now:
-            if now[what] != then[what]:
-                raise CheckpointError(f"the {what} changed since the run in {self.out} was begun; choose another --out")
+        first = self.ranks.tell(now)
+        then = resumed and {"images": resumed["data"]["fingerprint"], "backbone": resumed["backbone"]["sha256"]}
+        with self.ranks.together():
+            for what in now:
+                if now[what] != first[what]:
+                    raise DataError(
+                        f"the {what} here differ from those of the first process; all machines need the same"
+                    )
+                if then and now[what] != then[what]:
+                    fix = "choose another --out"
+                    raise CheckpointError(f"the {what} changed since the run in {self.out} was begun; {fix}")
 
     def go(self) -> RunResult:
         if self.ranks.leads:
