@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -66,7 +66,7 @@ class Trackers:
 
     def __init__(self, names: Sequence[TrackerName], folder: Path, warn: Callable[[str], None]) -> None:
         check(names)
-        self._names, self._folder, self._warn = names, folder, warn
+        self._names, self._folder, self._warn = tuple(dict.fromkeys(names)), folder, warn
         self._open: dict[TrackerName, Tracker] = {}
         self._step = 0
 
@@ -103,7 +103,9 @@ class Trackers:
 
     def _stories(self, title: str, settings: Mapping[str, Any]) -> Iterator[tuple[TrackerName, Story]]:
         path = self._folder / MEMORY_FILE
-        memory: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        memory: dict[str, dict[str, Any]] = {}
+        with suppress(OSError, ValueError):  # what cannot be read is begun anew
+            memory = json.loads(path.read_text(encoding="utf-8"))
         for name in self._names:
             own = memory.setdefault(name, {})
             yield name, Story(title, self._folder, settings, own, lambda: write_atomically(path, _json(memory)))
