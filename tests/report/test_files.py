@@ -33,7 +33,7 @@ def test_every_table_and_figure_of_a_page(tmp_path: Path) -> None:
     } <= figures
     tables = {kind: {path.stem for path in folder.glob(f"*.{kind}")} for kind in ("html", "md", "tex", "csv")}
     assert len({frozenset(names) for names in tables.values()}) == 1
-    assert {"methods", "transport", "work-of-a-run"} <= tables["csv"]
+    assert {"methods", "transport", "work-of-a-run", "matrix-duct", "accuracy-after-each-domain"} <= tables["csv"]
     with Image.open(folder / "curves.png") as image:
         assert image.convert("RGB").getpixel((0, 0)) == (255, 255, 255) and image.width > 2000
     assert ET.parse(folder / "curves.svg").getroot().tag.endswith("svg")

@@ -17,7 +17,7 @@ from ductwork.report.writers import WRITERS
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_DOTS_PER_INCH = 200
+_DOTS_PER_INCH, _MARGIN = 200, 0.06
 
 
 class Files:
@@ -26,7 +26,7 @@ class Files:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.written: list[Path] = []
-        self._names: Counter[str] = Counter()
+        self._names: Counter[tuple[str, str]] = Counter()
 
     def below(self, name: str) -> Files:
         """A folder in this one; what is written there counts here, too."""
@@ -35,24 +35,32 @@ class Files:
         return inner
 
     def figure(self, name: str, figure: Figure) -> None:
-        stem = self._stem(name)
+        # Imported here: a page without files shall not wait for it.
+        from matplotlib.transforms import Bbox
+
+        stem = self._stem("figure", name)
+        width, height = figure.get_size_inches()
+        frame = Bbox.from_extents(-_MARGIN, -_MARGIN, width + _MARGIN, height + _MARGIN)
         figure.patch.set_visible(True)  # in the page figures are transparent
         for kind, metadata in (("svg", {"Date": None}), ("png", {"Software": None})):
             buffer = io.BytesIO()
-            figure.savefig(buffer, format=kind, dpi=_DOTS_PER_INCH, facecolor="white", metadata=metadata)
+            figure.savefig(
+                buffer, format=kind, dpi=_DOTS_PER_INCH, facecolor="white", bbox_inches=frame, metadata=metadata
+            )
             self._write(f"{stem}.{kind}", buffer.getvalue())
         figure.patch.set_visible(False)
 
     def table(self, table: Table) -> None:
-        stem = self._stem(table.title)
+        stem = self._stem("table", table.title)
         for kind, writer in WRITERS.items():
             self._write(f"{stem}.{kind}", writer(table).encode("utf-8"))
 
-    def _stem(self, name: str) -> str:
-        """A file name that no other figure or table of this folder has."""
+    def _stem(self, kind: str, name: str) -> str:
+        """A file name that no other figure, or no other table, of this folder has."""
         stem = slug(name)
-        self._names[stem] += 1
-        return stem if self._names[stem] == 1 else f"{stem}-{self._names[stem]}"
+        self._names[kind, stem] += 1
+        count = self._names[kind, stem]
+        return stem if count == 1 else f"{stem}-{count}"
 
     def _write(self, name: str, content: bytes) -> None:
         path = self.folder / name

@@ -91,6 +91,7 @@ def curves(context: Context) -> Section | None:
                 (band + gap + order + context.left_out(shown)).strip(),
                 pictures=(context.picture(label, wide, narrow, name="curves"),),
             ),
+            Block(table=tables.curve(context.group, shown), folded="Numbers of the curves"),
         ),
     )
 
@@ -116,6 +117,9 @@ def matrices(context: Context) -> Section | None:
         )
         for v, _, m in made
     ]
+    if context.files is not None:  # on the page the pictures have the numbers in them
+        for v, _, m in made:
+            context.files.table(tables.matrix(m, f"Matrix {v.label}"))
     bar = heatmaps.colour_bar(span, "accuracy, %")
     pictures.append(context.picture("Colour scale", bar, name="matrix scale"))
     counts = {same_order(runs) for _, runs, _ in made}

@@ -53,6 +53,8 @@ def space(context: Context) -> Section | None:
     """Where test images lay in the pre-trained space and lie in the learned one, with the regions of the classes."""
     candidates = sorted(context.multiples, key=lambda v: v.method != "duct")
     found = [(v, run, e) for v in candidates for run, e in [_first(context, v)] if run is not None and e is not None]
+    # Of a backbone that was never trained the picture before is the picture after.
+    found = [(v, run, e) for v, run, e in found if not np.array_equal(e.before, e.after)] or found[:1]
     shown = [(v, run, _two_domains(e, run.result.order)) for v, run, e in found]
     shown = shown[: MOST_SPACES if context.panels >= MOST_LINES // 2 else 1]
     if not shown:

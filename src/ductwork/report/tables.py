@@ -189,10 +189,28 @@ def mark_best(table: Table) -> Table:
     return replace(table, rows=tuple(tuple(row) for row in marked))
 
 
+def curve(group: Group, variants: Sequence[Variant]) -> Table:
+    """Accuracy on the domains so far after each stage: the numbers behind the curves."""
+    count = max((len(v.curve) for v in variants), default=0)
+    names = _stage_names(group.order, group.one_order, count)
+    rows = []
+    for variant in variants:
+        stats: list[Stat | None] = [*variant.curve, *[None] * (count - len(variant.curve))]
+        if variant.only_at_the_end:
+            stats[:-1] = [None] * (count - 1)
+        rows.append((Cell(variant.label, method=variant.method), *(cell(stat, points) for stat in stats)))
+    columns = (Column("Method", numeric=False), *(Column(name, "A_b, %", "higher") for name in names))
+    return mark_best(Table("Accuracy after each domain", columns, tuple(rows)))
+
+
+def _stage_names(order: Sequence[str], one_order: bool, count: int) -> list[str]:
+    return [order[i] if one_order and i < len(order) else f"stage {i + 1}" for i in range(count)]
+
+
 def stage_seconds(variants: Sequence[Variant], order: Sequence[str], one_order: bool) -> Table:
     """Seconds of each stage, mean over runs."""
     count = max((len(run.result.stages) for v in variants for run in v.shown), default=0)
-    names = [order[i] if one_order and i < len(order) else f"stage {i + 1}" for i in range(count)]
+    names = _stage_names(order, one_order, count)
     rows = []
     for variant in variants:
         results = [run.result for run in variant.shown]
