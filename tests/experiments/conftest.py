@@ -10,8 +10,11 @@ from ductwork.experiments.bench import bench
 from ductwork.experiments.executors.local import LocalExecutor
 from ductwork.experiments.grid import load_grid
 from ductwork.experiments.plan import make_plan
+from tests.cli.conftest import ductwork
 from tests.experiments.grids import Quiet, write_grid
 from tests.experiments.pictures import pictures
+
+__all__ = ["ductwork", "file", "photos", "unbroken"]
 
 
 @pytest.fixture(scope="session")

@@ -35,23 +35,15 @@ class Quiet(PlainLines):
         self.lines.append(line)
 
 
-def command(file: Path, out: Path, *words: str) -> list[str]:
-    return [sys.executable, "-m", "ductwork.cli.main", "bench", str(file), "--out", str(out), *words]
-
-
 def begin(file: Path, out: Path, *words: str) -> subprocess.Popen[str]:
     """A command in a session of its own, which can be sent signals as from a terminal."""
     return subprocess.Popen(
-        command(file, out, *words),
+        [sys.executable, "-m", "ductwork.cli.main", "bench", str(file), "--out", str(out), *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
-
-
-def call(file: Path, out: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(file, out, *words), capture_output=True, text=True, check=False)
 
 
 def assert_same(out: Path, other: Path, which: str = "*") -> None:

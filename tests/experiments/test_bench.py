@@ -19,7 +19,8 @@ from ductwork.experiments.grid import Grid, load_grid
 from ductwork.experiments.plan import Plan, make_plan
 from ductwork.experiments.results import RunResult
 from ductwork.experiments.watch import now, title
-from tests.experiments.grids import ENGINE, QUICK, Quiet, assert_same, begin, call, mentioned, wait_for_work
+from tests.cli.conftest import Command
+from tests.experiments.grids import ENGINE, QUICK, Quiet, assert_same, begin, mentioned, wait_for_work
 from tests.experiments.pictures import stable, weights
 
 pytestmark = pytest.mark.slow
@@ -27,16 +28,21 @@ pytestmark = pytest.mark.slow
 TWO = ("--jobs", "2")
 
 
-def test_a_grid_is_done_once(file: Path, unbroken: Path, tmp_path: Path) -> None:
+def typed(file: Path, out: Path, *more: str) -> list[str]:
+    """What a user types for a grid that two processes do."""
+    return ["bench", str(file), "--out", str(out), *TWO, *more]
+
+
+def test_a_grid_is_done_once(ductwork: Command, file: Path, unbroken: Path, tmp_path: Path) -> None:
     out = shutil.copytree(unbroken, tmp_path / "out")
     times = {path: path.stat().st_mtime_ns for path in out.glob("*/result.json")}
-    done = call(file, out, *TWO)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [f"4 runs in {out}: 4 done"]
-    larger = call(file, out, *TWO, "seeds=[1,2,3]", "methods=[simplecil]")
-    assert larger.returncode == 0, larger.stderr
-    assert "3 runs" in larger.stdout.splitlines()[0]
-    assert "2 done, 1 left" in larger.stdout.splitlines()[0]
+    done = ductwork(*typed(file, out))
+    assert done.code == 0, done.err
+    assert done.out.splitlines() == [f"4 runs in {out}: 4 done"]
+    larger = ductwork(*typed(file, out, "seeds=[1,2,3]", "methods=[simplecil]"))
+    assert larger.code == 0, larger.err
+    assert "3 runs" in larger.out.splitlines()[0]
+    assert "2 done, 1 left" in larger.out.splitlines()[0]
     assert {path: path.stat().st_mtime_ns for path in times} == times
 
 
@@ -58,43 +64,32 @@ def test_features_of_the_frozen_backbone_are_computed_once(file: Path, unbroken:
         assert not any(s["work"]["reused"] for s in json.loads((task.folder / "result.json").read_text())["stages"])
 
 
-def test_a_failed_run_does_not_stop_the_others(photos: Path, tmp_path: Path) -> None:
+def test_a_failed_run_does_not_stop_the_others(ductwork: Command, photos: Path, tmp_path: Path) -> None:
     path = tmp_path / "grid.yaml"
     bad = {"method": "finetune", "params": {**QUICK, "lr_backbone": 1e30, "lr_head": 1e30}}
     grid = {"defaults": {"engine": ENGINE}, "streams": [str(photos)], "methods": [bad, "simplecil"]}
     path.write_text(json.dumps(grid))
     out = tmp_path / "out"
-    done = call(path, out, *TWO)
-    assert done.returncode == 1
-    assert "Traceback" not in done.stderr
-    assert "training diverged" in done.stdout
-    assert "1 done, 1 failed" in done.stdout
+    done = ductwork(*typed(path, out))
+    assert done.code == 1
+    assert "Traceback" not in done.err
+    assert "training diverged" in done.out
+    assert "1 done, 1 failed" in done.out
     failed = next(r for r in map(read, out.glob("*/result.json")) if r.status == "failed")
     assert failed.reason is not None and "training diverged" in failed.reason
-    again = call(path, out, *TWO)
-    assert again.returncode == 1
-    assert "1 done, 1 failed" in again.stdout.splitlines()[0]
-    retried = call(path, out, *TWO, "--retry-failed", "--dry-run")
-    assert retried.returncode == 0
-    assert "1 done, 1 left" in retried.stdout
+    again = ductwork(*typed(path, out))
+    assert again.code == 1
+    assert "1 done, 1 failed" in again.out.splitlines()[0]
+    retried = ductwork(*typed(path, out, "--retry-failed", "--dry-run"))
+    assert retried.code == 0
+    assert "1 done, 1 left" in retried.out
 
 
 def read(path: Path) -> RunResult:
     return RunResult.model_validate_json(path.read_text())
 
 
-def test_grid_killed_in_the_middle(file: Path, unbroken: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    process = begin(file, out, *TWO)
-    wait_for_work(out, "duct", process)
-    process.kill()
-    process.communicate()
-    done = call(file, out, *TWO)  # at once: the workers of the first are gone, or their run folders would be locked
-    assert done.returncode == 0, done.stderr
-    assert_same(out, unbroken)
-
-
-def test_ctrl_c_loses_nothing(file: Path, unbroken: Path, tmp_path: Path) -> None:
+def test_a_grid_outlives_ctrl_c_and_a_kill(ductwork: Command, file: Path, unbroken: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     process = begin(file, out, *TWO)
     wait_for_work(out, "duct", process)
@@ -104,7 +99,14 @@ def test_ctrl_c_loses_nothing(file: Path, unbroken: Path, tmp_path: Path) -> Non
     assert "nothing is lost" in err
     assert "Traceback" not in err
     assert not mentioned(str(out))
-    assert call(file, out, *TWO).returncode == 0
+
+    process = begin(file, out, *TWO)
+    wait_for_work(out, "duct", process)
+    process.kill()
+    process.communicate()
+
+    done = ductwork(*typed(file, out))  # at once: the workers of the second are gone, or their folders would be locked
+    assert done.code == 0, done.err
     assert_same(out, unbroken)
 
 
