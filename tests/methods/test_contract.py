@@ -53,12 +53,16 @@ def assert_same_bits(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_learns(name: str, stream: Stream) -> None:
-    pupil = learner(name, backbone="glyph_vit", epochs=10, lr_head=0.05)
-    for one in stream[:2]:
+def test_learns(name: str) -> None:
+    optimizer = methods()[name].Config.model_fields.get("optimizer")
+    rates = {"lr_head": 0.01, "lr_backbone": 0.01} if optimizer and optimizer.default == "adam" else {"lr_head": 0.05}
+    pupil = learner(name, backbone="glyph_vit", epochs=10, **rates)
+    chance = 100 / len(CLASSES)
+    for number, day in enumerate(("day", "dusk")):
+        one = domain(day, train=12, test=25, seed=10 * number)
         pupil.learn(one)
-        chance = 100 / len(CLASSES)
-        assert pupil.evaluate(one).A_b > chance + 20, f"{one.name} was not learned"
+        found = pupil.evaluate(one).A_b
+        assert found > chance + 12, f"{day} was not learned: {found} %"
     assert pupil.method.rows.classes == CLASSES
 
 
