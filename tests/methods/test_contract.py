@@ -55,7 +55,8 @@ def assert_same_bits(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_learns(name: str) -> None:
     optimizer = methods()[name].Config.model_fields.get("optimizer")
-    rates = {"lr_head": 0.01, "lr_backbone": 0.01} if optimizer and optimizer.default == "adam" else {"lr_head": 0.05}
+    adam = optimizer is not None and optimizer.default == "adam"
+    rates: dict[str, Any] = {"lr_head": 0.01, "lr_backbone": 0.01} if adam else {"lr_head": 0.05}
     pupil = learner(name, backbone="glyph_vit", epochs=10, **rates)
     chance = 100 / len(CLASSES)
     for number, day in enumerate(("day", "dusk")):
