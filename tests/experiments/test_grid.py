@@ -239,6 +239,24 @@ def test_a_stream_of_folders(tmp_path: Path) -> None:
     assert [line for line in found if "alley" in line]
 
 
+def test_a_grid_stands_on_another(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text("orders: [1, 2]\nseeds: [7]\nmethods: [duct, simplecil]\n")
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "one.yaml").write_text("base: ../base.yaml\norders: [3]\n")
+    (tmp_path / "two.yaml").write_text("base: sub/one.yaml\nseeds: [8, 9]\n")
+    found = load_grid(tmp_path / "two.yaml", ["methods=[duct]"])
+    assert (found.orders, found.seeds, found.methods) == ([3], [8, 9], ["duct"])
+    (tmp_path / "base.yaml").write_text("base: two.yaml\n")
+    with pytest.raises(GridError, match=r"base.yaml: its base two.yaml leads back to it"):
+        load_grid(tmp_path / "two.yaml")
+    (tmp_path / "two.yaml").write_text("base: [one.yaml]\n")
+    with pytest.raises(GridError, match="base must be the name of a grid's file"):
+        load_grid(tmp_path / "two.yaml")
+    (tmp_path / "two.yaml").write_text("base: none.yaml\n")
+    with pytest.raises(GridError, match=r"there is no file .*none\.yaml"):
+        load_grid(tmp_path / "two.yaml")
+
+
 def test_a_conclusion_keeps_what_was_found(tmp_path: Path) -> None:
     plan = make_plan(grid(), tmp_path)
     put(plan, 0, "running", seconds=3.0)
