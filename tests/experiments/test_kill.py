@@ -16,14 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.experiments.pictures import epochs, pictures, stable, wait_for_checkpoints, weights
+from ductwork.experiments.config import load_config
+from ductwork.experiments.run import run
+from tests.experiments.pictures import epochs, stable, wait_for_checkpoints, weights
 
-SETTINGS = ["params.epochs=2", "params.batch_size=8", "engine.precision=fp32", "engine.workers=1"]
-
-
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pictures(tmp_path_factory.mktemp("photos"))
+# without a cache every run decodes what another one has decoded, and counts it
+ENGINE = ["engine.precision=fp32", "engine.workers=1", "engine.cache=false"]
+SETTINGS = ["params.epochs=2", "params.batch_size=8", *ENGINE]
 
 
 def command(photos: Path, out: Path) -> list[str]:
@@ -35,8 +34,7 @@ def environment() -> dict[str, str]:
 
 
 def finish(photos: Path, out: Path) -> None:
-    done = subprocess.run(command(photos, out), env=environment(), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    run(load_config(None, [f"stream={photos}", *SETTINGS]), out)
 
 
 def kill_after(photos: Path, out: Path, checkpoints: int, delay: float) -> bool:
@@ -59,7 +57,7 @@ def unbroken(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("checkpoints", "delay"), [(1, 0.05), (3, 0.02), (9, 0.0), (17, 0.01)])
+@pytest.mark.parametrize(("checkpoints", "delay"), [(1, 0.05), (9, 0.0), (17, 0.01)])
 def test_killed_and_started_again(checkpoints: int, delay: float, photos: Path, unbroken: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     assert kill_after(photos, out, checkpoints, delay), "the run was over before the blow"
