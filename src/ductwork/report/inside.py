@@ -153,7 +153,9 @@ def _plans(context: Context, run: Run) -> Block | None:
     ]
     if not found:
         return None
-    shown = found[-min(MOST_PLANS, context.panels // 2) :]
+    # Of plans that are all but a diagonal one is enough: the others are drawn where mass goes elsewhere.
+    spread = sorted(range(len(found)), key=lambda i: (found[i][2].entropy, i))
+    shown = [found[i] for i in sorted(spread[-min(MOST_PLANS, context.panels // 2) :])]
     pictures = []
     for learned, earlier, record in shown:
         plan = record.plan or []
@@ -176,7 +178,7 @@ def _plans(context: Context, run: Run) -> Block | None:
         return None
     bar = heatmaps.colour_bar((0.0, 1.0), "share of the row's mass", clear=True)
     pictures.append(context.picture("Colour scale", bar, name="transport plan scale"))
-    more = f" The last {len(shown)} of {how_many(len(found), 'plan')}." if len(shown) < len(found) else ""
+    more = f" The {len(shown)} of {how_many(len(found), 'plan')} that spread most." if len(shown) < len(found) else ""
     return Block(
         "Transport plans between class names; shares under 1 % are left out. Order: "
         f"{in_words(run.result.order)}, seed {run.result.seed}.{more}",
