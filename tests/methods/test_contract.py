@@ -16,11 +16,12 @@ from ductwork.backbones.base import Backbone
 from ductwork.backbones.weights import digest
 from ductwork.data.domain import Domain, ImageSet, Stream
 from ductwork.data.incremental import by_classes
+from ductwork.data.streams import available
 from ductwork.engine.checkpoint import State, Vault
 from ductwork.engine.learner import Learner
 from ductwork.engine.settings import EngineSettings
 from ductwork.errors import BackboneError
-from ductwork.methods.registry import methods
+from ductwork.methods.registry import configure, methods
 from tests.conftest import CLASSES, domain, tiny_backbone
 
 NAMES = sorted(methods())
@@ -50,6 +51,14 @@ def assert_same_bits(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> None:
     assert a.keys() == b.keys()
     for key in a:
         assert torch.equal(a[key].cpu(), b[key].cpu()), key
+
+
+@pytest.mark.parametrize(("name", "recipe"), RECIPES)
+def test_recipes_hold_valid_values_for_streams_that_exist(name: str, recipe: str) -> None:
+    kind = methods()[name]
+    assert set(kind.recipes[recipe].streams) <= set(available())
+    for stream in ("", *kind.recipes[recipe].streams):
+        assert isinstance(configure(kind, recipe, stream), kind.Config)
 
 
 @pytest.mark.parametrize("name", NAMES)
