@@ -13,6 +13,7 @@ from ductwork.report.aggregate import groups
 from ductwork.report.beside import beside, pairs
 from ductwork.report.content import Section
 from tests.report.runs import write_run
+from tests.report.test_page import build
 
 IN1K = {"name": "vit-b16-in1k", "sha256": "5f" * 32}
 ORDERS = published().orders
@@ -110,3 +111,12 @@ def test_what_is_printed_as_not_applicable_has_no_difference(tmp_path: Path) -> 
     )
     (pair,) = pairs(groups(collect([tmp_path])))["more-backbones"]
     assert (pair.fact.value, pair.difference) == (None, None)
+
+
+def test_it_is_on_the_page(tmp_path: Path) -> None:
+    for order in range(1, 6):
+        run(tmp_path / "runs", "finetune", "domainnet", order)
+    page, html = build(tmp_path / "runs")
+    assert "Published beside obtained" in page.text
+    assert "28.17 ± 6.47a" in page.text and "columns of this row are swapped" in page.text
+    assert "#paper" in page.refs and 'id="paper"' in html
