@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import pickle
 import random
+import resource
 import shutil
 import time
 from collections.abc import Iterator
@@ -273,6 +274,23 @@ def test_what_was_used_longest_ago_makes_room(images: ImageSet, tmp_path: Path) 
     assert decoded == 15 and missing(last) == 0
     assert sum(path.stat().st_size for path in shards(tmp_path)) <= limit
     assert cache.cached(parts[1], SIDE)[1] > 0 and right(first, parts[0])
+
+
+def test_a_disk_that_is_full_costs_time_only(images: ImageSet, tmp_path: Path) -> None:
+    told = FORK.SimpleQueue()
+
+    def build() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (9_000, 9_000))  # writing more fails, as on a full disk
+        said: list[str] = []
+        cached, _ = open_cache(tmp_path).cached(images, SIDE, watcher=Watcher(say=said.append))
+        told.put((missing(cached), right(cached, images), said))
+
+    builder = FORK.Process(target=build)
+    builder.start()
+    rest, good, said = told.get()
+    builder.join()
+    assert rest == 45 and good and len(said) == 1
+    assert not list((tmp_path / "cache").rglob("*.part"))
 
 
 def test_a_folder_that_cannot_be_written_costs_time_only(images: ImageSet, tmp_path: Path) -> None:

@@ -82,11 +82,12 @@ def test_images_are_cached_and_travel_to_workers(tmp_path: Path) -> None:
 def test_check_looks_into_it(tmp_path: Path) -> None:
     damaged = columns(tmp_path, list(range(16)))
     damaged["image"][3]["bytes"] = damaged["image"][3]["bytes"][:50]
+    damaged["image"][5] = None
     kinds = {"image": datasets.Image(), "label": datasets.Value("int64"), "domain": datasets.Value("string")}
     damaged.pop("caption")
     datasets.Dataset.from_dict(damaged, features=datasets.Features(kinds)).save_to_disk(tmp_path / "a")
     found = [f for f in check(str(tmp_path / "a")) if f.severity == "error"]
-    assert [(f.kind, f.where) for f in found] == [("truncated", ("0000003",))]
+    assert [(f.kind, f.where) for f in found] == [("empty", ("0000005",)), ("truncated", ("0000003",))]
 
 
 @pytest.mark.parametrize(

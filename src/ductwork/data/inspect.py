@@ -233,13 +233,19 @@ def _look(
         looks[i] = look
         advance(1)
     for i in sorted(set(looks) - set(files)):
-        source = items[i].source
-        if isinstance(source, EncodedSource):
-            looks[i] = look_at_content(source.encoded(items[i].index), items[i].name)
-        else:
-            looks[i] = look_at_pixels(_pixels(items[i]))
+        looks[i] = _look_inside(items[i])
         advance(1)
     return list(looks.values())
+
+
+def _look_inside(item: _Item) -> Look:
+    """At an image that is no file of its own."""
+    if not isinstance(item.source, EncodedSource):
+        return look_at_pixels(_pixels(item))
+    try:
+        return look_at_content(item.source.encoded(item.index), item.name)
+    except DataError as error:
+        return Look("unreadable", str(error))
 
 
 def _image_faults(items: Sequence[_Item], looks: Sequence[Look]) -> Iterator[Finding]:

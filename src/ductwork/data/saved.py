@@ -53,12 +53,7 @@ class SavedSource:
     def encoded(self, index: int) -> bytes:
         part, row = self.rows[index]
         image = self.parts[part][1][row]["image"] or {}
-        if image.get("bytes") is None and image.get("path"):
-            try:
-                return Path(image["path"]).read_bytes()
-            except OSError as error:
-                raise DataError(f"{image['path']}: cannot be read ({error.strerror or error})") from error
-        return image.get("bytes") or b""
+        return image.get("bytes") or b""  # saving puts the content of files in
 
     def read(self, index: int) -> torch.Tensor:
         return decode_image(self.encoded(index), self.name(index))

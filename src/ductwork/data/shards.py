@@ -135,9 +135,11 @@ class Store:
         except Timeout:
             yield None
             return
+        part = place.with_suffix(".part")
         try:
-            yield place.with_suffix(".part")
+            yield part
         finally:
+            part.unlink(missing_ok=True)  # it has its name by now, or the disk is full and wants it back
             lock.release()
 
     def has(self, name: str) -> bool:
@@ -159,7 +161,6 @@ class Store:
                 path.unlink(missing_ok=True)
                 excess -= bytes_
         if excess > 0:
-            part.unlink()
             return False
         part.replace(self._path(name))
         return True
