@@ -52,6 +52,12 @@ def test_without_transport_it_is_variation_3(stream: Stream) -> None:
     assert not same(rows(learn(stream, "paper")), rows(third))
 
 
+def test_without_weight_the_plan_is_recorded_and_moves_nothing(stream: Stream) -> None:
+    pupil = learn(stream[:2], "paper", alpha_w=0)
+    assert pupil.reports[1].records["transport"]["day"]["plan"]
+    assert same(rows(pupil)[:1], rows(learn(stream[:1], "paper")))
+
+
 def test_with_a_similarity_of_one_variations_1_and_2_are_the_same(
     stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
