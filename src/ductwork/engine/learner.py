@@ -102,7 +102,7 @@ class Learner:
         if isinstance(transform, str):
             transform = resolve(transform, backbone_config=backbone.data_config)
         self.transform = transform
-        self.session = session or Session(settings, progress)
+        self.session = session or Session(settings, progress, backbone)
         self.method: Method = kind(self.config, backbone).to(self.session.device)
         self.reports: list[StageReport] = []
         self.library: dict[str, ImageSet] = {}

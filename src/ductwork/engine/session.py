@@ -17,6 +17,7 @@ from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvir
 from lightning_fabric.strategies.ddp import DDPStrategy
 from torch import Tensor
 
+from ductwork.backbones.base import Backbone
 from ductwork.data.cache import ImageCache
 from ductwork.data.prepare import cache_folder
 from ductwork.engine.precision import FABRIC, choose
@@ -52,13 +53,19 @@ class Work:
 class Session:
     """A set of processes that compute together, from one process on a CPU to many nodes of GPUs."""
 
-    def __init__(self, settings: EngineSettings | None = None, progress: Progress | None = None) -> None:
+    def __init__(
+        self,
+        settings: EngineSettings | None = None,
+        progress: Progress | None = None,
+        backbone: Backbone | None = None,
+    ) -> None:
+        """``backbone`` is what a probe of ``precision=auto`` trains for a moment."""
         self.settings = settings or EngineSettings()
         kind = _device_kind(self.settings.accelerator)
         self.ranks = join(self.settings)
         # a probe may decide, and processes that are equally fast may still measure differently
         self.precision, self.precision_reason = self.ranks.tell(
-            choose(self.settings.precision, kind, self.settings.shared)
+            choose(self.settings.precision, kind, self.settings.shared, backbone)
         )
         if self.precision == "fp16" and kind == "cpu":
             raise ConfigError("precision fp16 needs a GPU; use bf16 or fp32 on a CPU")

@@ -17,6 +17,7 @@ import yaml
 from ductwork import __version__
 from ductwork import functional as F
 from ductwork.backbones import registry as backbones
+from ductwork.backbones.base import Backbone
 from ductwork.data.domain import ImageSet
 from ductwork.data.folders import verify_readable
 from ductwork.data.incremental import by_classes
@@ -134,11 +135,13 @@ class _Run:
         settings = config.engine
         if resumed is not None:  # the precision that a probe chose then, not what it would choose now
             settings = settings.model_copy(update={"precision": resumed["precision"]})
-        session = Session(settings, progress)
-        self.ranks = session.ranks
+        self.ranks = join(settings)
+        with self.ranks.together():
+            backbone = self._open()
+        session = Session(settings, progress, backbone)
         with self.ranks.together():
             self.trackers = Trackers(config.track if self.ranks.leads else (), out, session.progress.say)
-            self._open(session)
+            self.learner = self._learner(backbone, session)
         self._check_same(resumed)
         if self.ranks.leads and resumed is None:
             text = yaml.safe_dump(self._settings(), sort_keys=False, allow_unicode=True)
@@ -146,7 +149,7 @@ class _Run:
         self.learner.keep_in(out / CHECKPOINT)
         self.learner.library.update({domain.name: domain.train for domain in self.stream})
 
-    def _open(self, session: Session) -> None:
+    def _open(self) -> Backbone:
         config = self.config
         self.stream = open_stream(
             config.stream, root=config.root, order=config.order, split=config.split, seed=config.split_seed
@@ -154,11 +157,13 @@ class _Run:
         verify_readable(self.stream)
         if config.increment is not None:
             self.stream = by_classes(self.stream, config.increment)
-        self.learner = Learner(
+        return backbones.create(config.backbone, weights=config.weights, input_size=config.image_size)
+
+    def _learner(self, backbone: Backbone, session: Session) -> Learner:
+        config = self.config
+        return Learner(
             config.method,
-            backbone=config.backbone,
-            weights=config.weights,
-            image_size=config.image_size,
+            backbone=backbone,
             recipe=config.recipe,
             params=config.params,
             stream=self.stream.name,
