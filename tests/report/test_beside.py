@@ -11,7 +11,8 @@ from ductwork.experiments.published import published
 from ductwork.report import collect, writers
 from ductwork.report.aggregate import groups
 from ductwork.report.beside import beside, pairs
-from ductwork.report.content import Section
+from ductwork.report.content import Context, Section
+from ductwork.report.style import Palette
 from tests.report.runs import write_run
 from tests.report.test_page import build
 
@@ -25,14 +26,16 @@ def run(root: Path, method: str, stream: str = "office-home", order: int = 1, **
 
 
 def section(root: Path) -> Section | None:
-    return beside(groups(collect([root])))
+    found = groups(collect([root]))
+    return beside(found, Context(found[0], Palette(v.method for g in found for v in g.variants), "p"))
 
 
 def test_an_order_beside_its_table(tmp_path: Path) -> None:
     result = run(tmp_path, "duct", order=2, recipe="official")
     found = section(tmp_path)
     assert found is not None
-    (block,) = found.blocks
+    pictures, block = found.blocks
+    assert len(pictures.pictures) == 2  # average and last accuracy
     assert block.table is not None and block.table.title == "Supplement, order 2"
     (row,) = block.table.rows
     known = published().find("order-2", "duct", "office-home", "A_B")
@@ -119,4 +122,7 @@ def test_it_is_on_the_page(tmp_path: Path) -> None:
     page, html = build(tmp_path / "runs")
     assert "Published beside obtained" in page.text
     assert "28.17 ± 6.47a" in page.text and "columns of this row are swapped" in page.text
+    assert any(
+        label.startswith("domainnet: last accuracy, published and obtained. finetune 38.8") for label in page.labels
+    )
     assert "#paper" in page.refs and 'id="paper"' in html

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ductwork.experiments.published import Fact, Metric, Published, published
 from ductwork.experiments.results import RunResult
 from ductwork.report.aggregate import Group, Stat, Variant
 from ductwork.report.collect import Run
-from ductwork.report.content import Block, Section
+from ductwork.report.content import Block, Context, Picture, Section
+from ductwork.report.figures import Change, changes, room
 from ductwork.report.studies import sweeps
 from ductwork.report.tables import Cell, Column, Table, cell, points
 
@@ -56,20 +57,46 @@ def pairs(groups: Sequence[Group]) -> dict[str, list[Pair]]:
     return {source: found[source] for source in known.sources if source in found}
 
 
-def beside(groups: Sequence[Group]) -> Section | None:
-    """A table for each of the paper's tables that runs have something to say about."""
+def beside(groups: Sequence[Group], context: Context) -> Section | None:
+    """A table for each of the paper's tables that runs have something to say about, and pictures of the first."""
     known = published()
     blocks: list[Block] = []
     for source, found in pairs(groups).items():
         where = known.sources[source]
+        if not blocks and len(found) > 1:
+            caption = f"{where.where}. Ring: published. Disc: obtained. Number: the difference in points."
+            blocks.append(Block(caption, pictures=tuple(_pictures(found, context))))
         words = f"{_sentence(where.what)} {_sentence(where.note)}"
-        several = "" if not blocks else f"{where.where}: {where.what}"
+        several = f"{where.where}: {where.what}" if any(block.table for block in blocks) else ""
         blocks.append(Block(words, table=_table(where.where, found), folded=several))
     lead = (
         "Numbers as the paper prints them (Zhou et al., CVPR 2025), and what these runs gave with the same stream, "
         "backbone, method and order. A letter marks a printed number that cannot be right, or needs a remark."
     )
     return Section("paper", "Published beside obtained", lead, tuple(blocks)) if blocks else None
+
+
+def _pictures(found: Sequence[Pair], context: Context) -> Iterator[Picture]:
+    """For each stream and backbone, and each number: published and obtained of every method."""
+    by_place: dict[tuple[str, str, Metric], list[Pair]] = {}
+    for pair in found:
+        if pair.difference is not None:
+            by_place.setdefault((pair.fact.stream, pair.fact.backbone, pair.fact.metric), []).append(pair)
+    if not by_place:
+        return
+    span = room([v for same in by_place.values() for p in same for v in (p.fact.value or 0.0, p.obtained.mean)])
+    several = len({backbone for _, backbone, _ in by_place}) > 1
+    for (stream, backbone, metric), same in by_place.items():
+        place = f"{stream}, {backbone}" if several else stream
+        title = f"{place}: {_METRICS[metric][0].lower()}"
+        rows = [
+            Change(p.variant.label, p.fact.value or 0.0, p.obtained.mean, context.palette.colour(p.variant.method))
+            for p in same
+        ]
+        label = f"{title}, published and obtained. " + "; ".join(
+            f"{r.name} {r.before:.1f}, {r.after:.1f}" for r in rows
+        )
+        yield context.picture(label, changes(rows, title, span), name=f"published {place} {metric}")
 
 
 def _sentence(words: str) -> str:

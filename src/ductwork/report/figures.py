@@ -179,24 +179,43 @@ def _bar(panel: Panel, y: float, stat: Stat | None, colour: str) -> None:
     canvas.text(end + (4 if stat.mean >= 0 else -4), panel.y(y), text, "left" if stat.mean >= 0 else "right")
 
 
+@dataclass(frozen=True)
+class Change:
+    """A number that became another one."""
+
+    name: str
+    before: float
+    after: float
+    colour: str
+
+
 @styled
-def kept(variant: Variant, rows: Sequence[Kept], palette: Palette, span: tuple[float, float]) -> Figure:
-    """Per domain: accuracy when learned (ring) and after the last domain (disc), and the difference."""
-    left = min(max([style.text_width(row.domain) for row in rows], default=20) + 8, 92.0)
+def changes(rows: Sequence[Change], title: str, span: tuple[float, float], colour: str | None = None) -> Figure:
+    """A line for each row from its number before (ring) to the one after (disc), and the difference."""
+    left = min(max([style.text_width(row.name) for row in rows], default=20) + 8, 92.0)
     canvas = Canvas(THIRD, 16.0 * len(rows) + 42)
     panel = Panel(canvas, left, 18, THIRD - left - 38, 16.0 * len(rows), span, (len(rows) - 0.5, -0.5))
-    colour = palette.colour(variant.method)
     panel.scale("x", 4)
     for y, row in enumerate(rows):
-        panel.line([(row.learned, y), (row.end, y)], colour, 2.2, alpha=0.55)
-        canvas.text(THIRD - 2, panel.y(y), change(row.end - row.learned), "right")
-    panel.dots(
-        [(row.learned, y) for y, row in enumerate(rows)], colour, markerfacecolor=style.CARD, markeredgewidth=1.4
-    )
-    panel.dots([(row.end, y) for y, row in enumerate(rows)], colour)
-    panel.names_left([row.domain for row in rows], range(len(rows)))
-    canvas.heading(variant.label, colour)
+        panel.line([(row.before, y), (row.after, y)], row.colour, 2.2, alpha=0.55)
+        panel.dots([(row.before, y)], row.colour, markerfacecolor=style.CARD, markeredgewidth=1.4)
+        panel.dots([(row.after, y)], row.colour)
+        canvas.text(THIRD - 2, panel.y(y), change(row.after - row.before), "right")
+    panel.names_left([row.name for row in rows], range(len(rows)))
+    canvas.heading(title, colour)
     return canvas.figure
+
+
+def room(values: Sequence[float]) -> tuple[float, float]:
+    """A scale that all figures of a row can share."""
+    pad = max((max(values) - min(values)) * 0.04, 1.0)
+    return max(min(values) - pad, -2.0), min(max(values) + pad, 102.0)
+
+
+def kept(variant: Variant, rows: Sequence[Kept], palette: Palette, span: tuple[float, float]) -> Figure:
+    """Per domain: accuracy when learned and after the last domain."""
+    colour = palette.colour(variant.method)
+    return changes([Change(row.domain, row.learned, row.end, colour) for row in rows], variant.label, span, colour)
 
 
 @styled

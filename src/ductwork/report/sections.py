@@ -34,7 +34,8 @@ def report(found: Scan, files: Files | None = None) -> Page:
         )
         for i, group in enumerate(grouped)
     ]
-    before, after = ((section,) if section else () for section in (across(grouped), beside(grouped)))
+    together = Context(grouped[0], palette, "p", files=files)
+    before, after = ((section,) if section else () for section in (across(grouped), beside(grouped, together)))
     if files is not None:
         _write_tables(files, (*before, *after))
     warnings = found.warnings
@@ -166,9 +167,7 @@ def forgetting(context: Context) -> Section | None:
         if not v.only_at_the_end and 0 < len(rows := v.kept()) <= heatmaps.MOST_CELLS
     ]
     if kept:
-        ends = [x for _, rows in kept for row in rows for x in (row.learned, row.end)]
-        pad = max((max(ends) - min(ends)) * 0.04, 1.0)
-        span = (max(min(ends) - pad, -2.0), min(max(ends) + pad, 102.0))
+        span = figures.room([x for _, rows in kept for row in rows for x in (row.learned, row.end)])
         pictures = tuple(
             context.picture(
                 f"{v.label}, accuracy when learned and at the end: "
