@@ -10,15 +10,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ductwork.experiments.watch import PlainLines, now
-from tests.experiments.pictures import stable, weights
+from tests.experiments.pictures import QUICK_DUCT, stable, weights
 
 ENGINE = {"precision": "fp32", "workers": 0, "accelerator": "cpu"}
-QUICK = {"epochs": 2, "batch_size": 8}
+DUCT = f"methods=[{json.dumps({'method': 'duct', 'params': QUICK_DUCT})}]"  # of a grid only the runs of this method
 
 
 def write_grid(path: Path, photos: Path) -> Path:
     """Four runs, of which none fails."""
-    methods = [{"method": "duct", "params": QUICK}, "simplecil"]
+    methods = [{"method": "duct", "params": QUICK_DUCT}, "simplecil"]
     grid = {"defaults": {"engine": ENGINE}, "streams": [str(photos)], "seeds": [1, 2], "methods": methods}
     path.write_text(json.dumps(grid))
     return path

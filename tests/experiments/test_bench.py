@@ -20,8 +20,8 @@ from ductwork.experiments.plan import Plan, make_plan
 from ductwork.experiments.results import RunResult
 from ductwork.experiments.watch import now, title
 from tests.cli.conftest import Command
-from tests.experiments.grids import ENGINE, QUICK, Quiet, assert_same, begin, mentioned, wait_for_work
-from tests.experiments.pictures import stable, weights
+from tests.experiments.grids import DUCT, ENGINE, Quiet, assert_same, begin, mentioned, wait_for_work
+from tests.experiments.pictures import QUICK_DUCT, stable, weights
 
 pytestmark = pytest.mark.slow
 
@@ -53,7 +53,7 @@ def test_features_of_the_frozen_backbone_are_computed_once(file: Path, unbroken:
     by_simplecil = sum(s["work"]["frozen"] for r in results if r["method"] == "simplecil" for s in r["stages"])
     computed_first = sum(
         s["work"]["frozen"] for r in results if r["method"] == "duct" for s in r["stages"]
-    ) - 2 * images * (1 + 5)  # the centres after fine-tuning, and five views
+    ) - 2 * images * (1 + QUICK_DUCT["retrain_views"])  # the centres after fine-tuning, and views
     assert by_simplecil + computed_first == images
     assert reused == (len(results) - 1) * images
     plan = make_plan(load_grid(file, ["engine.shared=false", "seeds=[1]"]), tmp_path)
@@ -66,7 +66,7 @@ def test_features_of_the_frozen_backbone_are_computed_once(file: Path, unbroken:
 
 def test_a_failed_run_does_not_stop_the_others(ductwork: Command, photos: Path, tmp_path: Path) -> None:
     path = tmp_path / "grid.yaml"
-    bad = {"method": "finetune", "params": {**QUICK, "lr_backbone": 1e30, "lr_head": 1e30}}
+    bad = {"method": "finetune", "params": {"epochs": 2, "batch_size": 8, "lr_backbone": 1e30, "lr_head": 1e30}}
     grid = {"defaults": {"engine": ENGINE}, "streams": [str(photos)], "methods": [bad, "simplecil"]}
     path.write_text(json.dumps(grid))
     out = tmp_path / "out"
@@ -133,9 +133,7 @@ class Killer(Quiet):
 
 
 def killed(file: Path, out: Path, *, times: int, retries: int) -> tuple[Plan, Sequence[RunResult], Killer]:
-    plan = make_plan(
-        load_grid(file, ["seeds=[1]", "methods=[{method: duct, params: {epochs: 2, batch_size: 8}}]"]), out
-    )
+    plan = make_plan(load_grid(file, ["seeds=[1]", DUCT]), out)
     executor = LocalExecutor(2)  # as many threads a run as in `unbroken`: their number decides the last bits
     watcher = Killer(executor, times)
     return plan, bench(plan, executor, watcher, retries=retries), watcher

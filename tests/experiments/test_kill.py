@@ -18,11 +18,11 @@ import pytest
 
 from ductwork.experiments.config import load_config
 from ductwork.experiments.run import run
-from tests.experiments.pictures import epochs, stable, wait_for_checkpoints, weights
+from tests.experiments.pictures import QUICK_DUCT, epochs, stable, wait_for_checkpoints, weights
 
 # without a cache every run decodes what another one has decoded, and counts it
 ENGINE = ["engine.precision=fp32", "engine.workers=1", "engine.cache=false"]
-SETTINGS = ["params.epochs=2", "params.batch_size=8", *ENGINE]
+SETTINGS = [*(f"params.{key}={value}" for key, value in QUICK_DUCT.items()), *ENGINE]
 
 
 def command(photos: Path, out: Path) -> list[str]:

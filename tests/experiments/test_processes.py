@@ -17,12 +17,12 @@ from ductwork.engine.progress import Silent
 from ductwork.experiments.config import load_config
 from ductwork.experiments.results import RunResult, read_result
 from ductwork.experiments.run import run
-from tests.experiments.pictures import epochs, pictures, wait_for_checkpoints
+from tests.experiments.pictures import QUICK_DUCT, epochs, pictures, wait_for_checkpoints
 
 pytestmark = pytest.mark.slow
 
 ENGINE = ["engine.precision=fp32", "engine.accelerator=cpu", "engine.workers=0"]
-SETTINGS = ["params.epochs=2", "params.batch_size=8", *ENGINE]
+SETTINGS = [*(f"params.{key}={value}" for key, value in QUICK_DUCT.items()), *ENGINE]
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "--max-restarts", "1"]
 
 
@@ -74,14 +74,14 @@ def test_a_run_outlives_its_processes_whatever_their_number(tmp_path: Path) -> N
         run(config, out, progress=Impatient())
 
     process = start(photos, out, "--devices", "2")  # ... two can go on with, until one of them dies ...
-    assert wait_for_checkpoints(process, out, 3)
+    assert wait_for_checkpoints(process, out, 3), ended(process)
     os.kill(ranks_of(process)[1], signal.SIGKILL)
     code, _, complaints = ended(process)
     assert code == 2
     assert len(complaints) == 1 and "process 2 of 2 was ended by SIGKILL" in complaints[0]
 
     process = start(photos, out, "--devices", "2")  # ... or somebody interrupts them ...
-    assert wait_for_checkpoints(process, out, 3)
+    assert wait_for_checkpoints(process, out, 3), ended(process)
     ranks = ranks_of(process)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     code, _, complaints = ended(process)
@@ -90,7 +90,7 @@ def test_a_run_outlives_its_processes_whatever_their_number(tmp_path: Path) -> N
     assert not any(Path(f"/proc/{pid}").exists() for pid in ranks)
 
     process = start(photos, out, torchrun=True)  # ... and torchrun brings it to its end, starting them again
-    assert wait_for_checkpoints(process, out, 3)
+    assert wait_for_checkpoints(process, out, 3), ended(process)
     os.kill(ranks_of(process)[1], signal.SIGKILL)
     code, printed, complaints = ended(process)
     assert code == 0

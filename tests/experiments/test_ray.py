@@ -15,12 +15,11 @@ from ray.cluster_utils import Cluster
 
 from ductwork.errors import ConfigError, DuctworkError
 from ductwork.experiments.executors.ray import RayExecutor, room
-from tests.experiments.grids import assert_same, begin, wait_for_work
+from tests.experiments.grids import DUCT, assert_same, begin, wait_for_work
 
 pytestmark = pytest.mark.slow
 
 NODE: dict[str, Any] = {"num_cpus": 1, "memory": 4 << 30, "object_store_memory": 80 << 20}
-DUCT = "methods=[{method: duct, params: {epochs: 2, batch_size: 8}}]"
 
 
 @pytest.fixture(scope="module")
