@@ -69,8 +69,8 @@ DEFAULT: Mapping[str, Any] = {
 }
 
 STILL: Mapping[str, Any] = {"alpha_w": 0.0, "ot_solver": "off"}  # old rows stay as they are
-
 PAPER: Mapping[str, Any] = {"ot_cost_power": 2, "schedule": "constant"}
+TABLE_2: Mapping[str, Any] = {**PAPER, **STILL}
 
 OFFICIAL: Mapping[str, Any] = {
     "similarity": False,
@@ -100,16 +100,13 @@ class Duct(Method):
                 "cddb-hard": {"alpha_phi": 0.5, "alpha_w": 0.5},
                 "core50": {"ot_reg": 0.2, "lr_backbone": 1e-4, "epochs": 10},
                 # its plan underflows to zero there, which scales old rows and so changes no prediction
-                "domainnet": {**STILL, "ot_reg": 0.01},
-                "domainnet-cil": {**STILL, "ot_reg": 0.01},
+                **dict.fromkeys(("domainnet", "domainnet-cil"), {**STILL, "ot_reg": 0.01}),
             },
         ),
         "baseline": Recipe("Table 2, Baseline", {**STILL, "alpha_phi": 0, "epochs": 0, "retrain": "centers"}),
-        "variation-1": Recipe(
-            "Table 2, merging by Eq. 4", {**PAPER, **STILL, "similarity": False, "retrain": "centers"}
-        ),
-        "variation-2": Recipe("Table 2, merging by Eq. 7", {**PAPER, **STILL, "retrain": "centers"}),
-        "variation-3": Recipe("Table 2, merging and retraining", {**PAPER, **STILL}),
+        "variation-1": Recipe("Table 2, merging by Eq. 4", {**TABLE_2, "similarity": False, "retrain": "centers"}),
+        "variation-2": Recipe("Table 2, merging by Eq. 7", {**TABLE_2, "retrain": "centers"}),
+        "variation-3": Recipe("Table 2, merging and retraining", TABLE_2),
     }
     constant_parts = frozenset({"pretrained"})
 
