@@ -16,9 +16,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from ductwork.data.augment import CropTransform
 from ductwork.data.domain import ArraySource, ImageSet
 from ductwork.data.draws import SeedArray, derive_seeds
-from ductwork.data.loading import Batch, Images, Loader, PerImage
+from ductwork.data.loading import Batch, Images, Loader, PerImage, PixelTransform
+from ductwork.data.transforms import TransformSpec, test_transform, train_transform
 from ductwork.errors import ConfigError, DataError, DuctworkError
 
 
@@ -212,6 +214,39 @@ class Doubling:
 
 def test_batch_transform_gets_the_images_of_an_array_at_once() -> None:
     assert whole(Loader(image_set(), Doubling(), batch_size=30))[0].inputs[:, 0, 0, 0].tolist() == list(range(0, 46, 2))
+
+
+SPEC = TransformSpec("paper", 16, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("transform", [CropTransform(SPEC), train_transform(SPEC), test_transform(SPEC)])
+def test_memory_that_is_used_again_never_shows(transform: PixelTransform, workers: int) -> None:
+    images, seeds = image_set(40, 20), derive_seeds(3, 1, np.arange(40))
+    expected = transform.batch([images.read(i) for i in range(40)], seeds)
+    loader = Loader(images, transform, batch_size=3, workers=workers, seed=3, shuffle=True)
+    next(loader.epoch(0))  # abandoned while workers are ahead
+    kept = whole(loader, 1)
+    assert all(torch.equal(batch.inputs, expected[batch.index]) for batch in kept)
+    views = [batch.inputs[0, 0] for batch in kept]
+    del kept
+    assert same(whole(loader, 1), whole(loader, 1))
+    first = next(loader.epoch(1))
+    assert torch.equal(views[0], first.inputs[0, 0]) and len({view.data_ptr() for view in views}) == len(views)
+    places = {batch.inputs.data_ptr() for batch in loader.epoch(2)}
+    assert len(places) <= 4, "memory is not used again"
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_no_images_are_no_batches(workers: int) -> None:
+    loader = Loader(image_set().subset([]), CropTransform(SPEC), batch_size=4, workers=workers)
+    assert whole(loader) == [] and loader.decodes == 0
+
+
+def test_an_empty_slice_has_its_shape() -> None:
+    loader = Loader(image_set(9), CropTransform(SPEC), batch_size=8, rank=1, world=2)
+    assert [batch.inputs.shape[0] for batch in loader.epoch()] == [4, 0]
+    assert whole(loader)[1].inputs.shape == (0, 3, 16, 16)
 
 
 @pytest.mark.parametrize(

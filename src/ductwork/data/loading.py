@@ -241,7 +241,7 @@ class Loader:
     def _reader(self, slots: int, *, shared: bool) -> _Reader:
         self._slots = None
         if isinstance(self._transform, PixelTransform):
-            most = -(-min(self._batch_size, len(self._images)) // self._world)
+            most = max(1, -(-min(self._batch_size, len(self._images)) // self._world))
             side = self._transform.size
             self._slots = torch.empty(slots, most, 3, side, side, dtype=torch.uint8)
             if shared:
