@@ -215,3 +215,9 @@ def test_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert cache_folder() == tmp_path / "cache" / "ductwork"
     monkeypatch.setenv("XDG_CACHE_HOME", "not/absolute")
     assert cache_folder().is_absolute()
+
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    assert cache_folder().is_absolute()

@@ -141,11 +141,13 @@ def cache_folder() -> Path:
     home = os.environ.get("XDG_CACHE_HOME")
     if home and os.path.isabs(home):  # the standard says to ignore relative ones
         return Path(home) / "ductwork"
+    try:
+        own = Path.home()
+    except RuntimeError:  # a container may run as somebody who has no home
+        return Path(tempfile.gettempdir()) / "ductwork"
     if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "ductwork" / "cache"
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "ductwork"
-    return Path.home() / ".cache" / "ductwork"
+        return Path(os.environ.get("LOCALAPPDATA") or own / "AppData" / "Local") / "ductwork" / "cache"
+    return own / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "ductwork"
 
 
 def _write(path: Path, content: bytes) -> None:
