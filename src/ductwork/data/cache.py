@@ -29,7 +29,7 @@ from torch.utils.data import Dataset
 
 from ductwork.data import workers as processes
 from ductwork.data.domain import ConcatSource, ImageSet, ImageSource, IntArray
-from ductwork.data.shards import Found, Keys, Pixels, Store, key_of, write_shard
+from ductwork.data.shards import Found, Key, Keys, Pixels, Store, key_of, write_shard
 from ductwork.errors import DataError
 
 _CHUNK = 128  # images in a shard: what a process builds in one go, and loses when it is killed
@@ -150,7 +150,7 @@ class ImageCache:
     def __init__(self, folder: Path, limit: int) -> None:
         self.folder, self._limit = folder, limit
         self._stores: dict[int, Store] = {}
-        self._keys: WeakKeyDictionary[ImageSource, dict[int, Any]] = WeakKeyDictionary()
+        self._keys: WeakKeyDictionary[ImageSource, dict[int, Key]] = WeakKeyDictionary()
 
     def cached(
         self, images: ImageSet, side: int, *, workers: int = 0, watcher: Watcher | None = None
@@ -193,7 +193,7 @@ class ImageCache:
                 keys[position], storable[position] = key, True
         return keys, storable
 
-    def _key(self, source: ImageSource, index: int) -> Any:
+    def _key(self, source: ImageSource, index: int) -> Key | None:
         if isinstance(source, ConcatSource):
             return self._key(*source.locate(index))
         if not isinstance(source, Evidence):
@@ -261,7 +261,7 @@ class _Builder(Dataset[_Outcome]):
         except (OSError, NotImplementedError) as error:  # some network disks know no locks
             return _Outcome(refused=getattr(error, "strerror", None) or str(error))
 
-    def _pixels(self, positions: IntArray) -> Iterator[tuple[npt.NDArray[np.uint64], Pixels]]:
+    def _pixels(self, positions: IntArray) -> Iterator[tuple[Key, Pixels]]:
         for position in positions.tolist():
             try:
                 image = self.images.read(position)

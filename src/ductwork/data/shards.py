@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 from filelock import FileLock, Timeout
 
+Key = npt.NDArray[np.uint64]  #: ``[2]``
 Keys = npt.NDArray[np.uint64]  #: ``[n, 2]``
 Pixels = npt.NDArray[np.uint8]
 
@@ -36,13 +37,13 @@ _SUFFIX = ".shard"
 _BUILDERS = 64  # processes that can build at the same time; each leaves one unfinished file at most
 
 
-def key_of(evidence: str) -> npt.NDArray[np.uint64]:
-    """What an image is found by, from anything that tells it from all others: ``[2]``."""
+def key_of(evidence: str) -> Key:
+    """What an image is found by, from anything that tells it from all others."""
     digest = blake2b(evidence.encode(errors="surrogateescape"), digest_size=16).digest()
     return np.frombuffer(digest, "<u8")
 
 
-def write_shard(path: Path, images: Iterable[tuple[npt.NDArray[np.uint64], Pixels]]) -> int:
+def write_shard(path: Path, images: Iterable[tuple[Key, Pixels]]) -> int:
     """Keys and pixels ``[H, W, 3]`` into a file; returns how many there were. No more than one is held in memory."""
     entries, offset = [], 0
     with open(path, "wb") as file:
@@ -85,27 +86,23 @@ class Store:
 
     def __init__(self, folder: Path, limit: int) -> None:
         self.folder, self.limit = folder, limit
-        self._names: list[str] = []
+        self._parts: dict[str, npt.NDArray[np.void]] = {}  # what each whole shard holds, by name
         self._entries = np.empty(0, ENTRY)
         self._shard = np.empty(0, np.int32)
         self._order = np.empty(0, np.int64)  # of the first half of the keys
 
     def refresh(self) -> None:
         """Take notice of shards that came and went."""
-        there = sorted(path.name for path in self.folder.glob(f"*{_SUFFIX}"))
-        if there == self._names:
+        parts: dict[str, npt.NDArray[np.void]] = {}
+        for name in sorted(path.name for path in self.folder.glob(f"*{_SUFFIX}")):
+            part = self._parts[name] if name in self._parts else read_index(self.folder / name)
+            if part is not None:
+                parts[name] = part
+        if parts.keys() == self._parts.keys():
             return
-        known = dict(zip(self._names, range(len(self._names)), strict=True))
-        parts = []
-        for name in there:
-            if name in known:
-                parts.append(self._entries[self._shard == known[name]])
-            else:
-                index = read_index(self.folder / name)
-                parts.append(np.empty(0, ENTRY) if index is None else index)
-        self._names = there
-        self._entries = np.concatenate([np.empty(0, ENTRY), *parts])
-        self._shard = np.repeat(np.arange(len(parts), dtype=np.int32), [len(part) for part in parts])
+        self._parts = parts
+        self._entries = np.concatenate([np.empty(0, ENTRY), *parts.values()])
+        self._shard = np.repeat(np.arange(len(parts), dtype=np.int32), [len(part) for part in parts.values()])
         self._order = np.argsort(self._entries["key"][:, 0], kind="stable")
 
     def find(self, keys: Keys) -> Found:
@@ -119,7 +116,8 @@ class Store:
         shard, entries = np.full(len(keys), -1, np.int32), np.zeros(len(keys), ENTRY)
         shard[here], entries[here] = self._shard[rows], self._entries[rows]
         used, shard[here] = np.unique(shard[here], return_inverse=True)
-        return Found(tuple(str(self.folder / self._names[i]) for i in used), shard, entries)
+        names = list(self._parts)
+        return Found(tuple(str(self.folder / names[i]) for i in used), shard, entries)
 
     @contextmanager
     def building(self, name: str) -> Iterator[Path | None]:
