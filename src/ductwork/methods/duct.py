@@ -91,7 +91,7 @@ class Duct(Method):
     Config = DuctConfig
     recipes: ClassVar[Mapping[str, Recipe]] = {
         # on the demo a small network learns from few images
-        "default": Recipe("what works best in our runs", DEFAULT, {"demo": {"lr_backbone": 3e-3, "retrain_views": 20}}),
+        "default": Recipe("what works best in our runs", DEFAULT, {"demo": {"lr_backbone": 1e-2, "retrain_views": 20}}),
         "paper": Recipe("the text of the paper", PAPER),
         "official": Recipe(
             "the released code, whose 2024 version gave the paper's order-1 results",
