@@ -29,6 +29,7 @@ RECIPES: dict[str, str] = {
     "digits": "for small glyphs: mild rotations, shifts and zooms instead of crops and flips",
 }
 _IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+_FEW = 4  # images that stay in the processor's cache from one step to the next, and are still work for several threads
 _INTERPOLATIONS = ("nearest", "bilinear", "bicubic")
 
 
@@ -255,8 +256,8 @@ def normalise(values: Tensor, out: Tensor, spec: TransformSpec) -> Tensor:
     mean, std = (255 * torch.tensor(each, device=out.device).view(3, 1, 1) for each in (spec.mean, spec.std))
     if out.device.type != "cpu":
         return out.copy_(values).sub_(mean).div_(std)
-    for place, image in zip(out, values, strict=True):  # one by one, each is still in the processor's cache
-        place.copy_(image).sub_(mean).div_(std)
+    for place, images in zip(torch.split(out, _FEW), torch.split(values, _FEW), strict=True):
+        place.copy_(images).sub_(mean).div_(std)
     return out
 
 
