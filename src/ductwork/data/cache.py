@@ -13,6 +13,7 @@ import os
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -120,7 +121,8 @@ class CachedSource:
     def _distrust(self, number: int) -> None:
         """A shard that holds one wrong image goes: the next run decodes its images again."""
         self._maps[number] = None
-        Path(self._found.shards[number]).unlink(missing_ok=True)
+        with suppress(OSError):  # it may be somebody else's to remove
+            os.unlink(self._found.shards[number])
 
 
 def shrunk(image: Tensor, side: int) -> Pixels:
@@ -209,10 +211,8 @@ class ImageCache:
 
 def _use(found: Found) -> None:
     for path in found.shards:
-        try:
+        with suppress(OSError):  # a folder of somebody else's, or a shard that is just being removed
             os.utime(path)
-        except OSError:  # a folder of somebody else's, or a shard that is just being removed
-            continue
 
 
 @dataclass(frozen=True)
