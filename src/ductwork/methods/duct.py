@@ -100,7 +100,7 @@ class Duct(Method):
                 "cddb-hard": {"alpha_phi": 0.5, "alpha_w": 0.5},
                 "core50": {"ot_reg": 0.2, "lr_backbone": 1e-4, "epochs": 10},
                 # its plan underflows to zero there, which scales old rows and so changes no prediction
-                **dict.fromkeys(("domainnet", "domainnet-cil"), {**STILL, "ot_reg": 0.01}),
+                **{name: {**STILL, "ot_reg": 0.01} for name in ("domainnet", "domainnet-cil")},
             },
         ),
         "baseline": Recipe("Table 2, Baseline", {**STILL, "alpha_phi": 0, "epochs": 0, "retrain": "centers"}),
