@@ -131,7 +131,7 @@ def test_a_folder_may_be_called_like_a_table(tmp_path: Path) -> None:
 
 def test_parquet_needs_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "t.parquet").write_bytes(b"PAR1")
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(DataError, match=r"pip install 'ductwork\[parquet\]'"):
         open_stream(tmp_path / "t.parquet")
 
