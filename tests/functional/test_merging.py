@@ -188,3 +188,7 @@ def test_sketches_keep_angles() -> None:
     at_once = torch.zeros(8192, dtype=torch.float64)
     dwf.add_to_sketch(at_once, a)
     torch.testing.assert_close(at_once, sketches[0])
+    base = {key: torch.zeros_like(value) for key, value in a.items()}
+    length, sketch = dwf.length_and_sketch(a, base, 8192)
+    assert length == pytest.approx(dwf.task_vector_norm(a))
+    torch.testing.assert_close(sketch, at_once)

@@ -76,15 +76,24 @@ def test_the_baseline_is_simplecil(stream: Stream) -> None:
     assert torch.equal(torch.cat(rows(baseline)), torch.cat(list(simple.method.parts()["head"].values())[1:]).detach())
 
 
-@pytest.mark.parametrize("recipe", ["variation-1", "variation-2"])
-def test_variations_of_merging_compare_with_centres_of_merged_features(recipe: str, stream: Stream) -> None:
-    pupil = learn(stream[:2], recipe)
-    one, newest = stream[1], rows(pupil)[-1]
+def merged_centers(pupil: Learner, one: Domain) -> Tensor:
     loader = Loader(one.train, plain_view(pupil.transform), batch_size=64, targets=one.targets, workers=0)
     (batch,) = loader.epoch()
     with torch.no_grad():
-        expected = F.class_centers(pupil.method.backbone(batch.inputs), batch.targets, len(one.classes))
-    torch.testing.assert_close(newest, expected)
+        return F.class_centers(pupil.method.backbone(batch.inputs), batch.targets, len(one.classes))
+
+
+@pytest.mark.parametrize("recipe", ["variation-1", "variation-2"])
+def test_variations_of_merging_compare_with_centres_of_merged_features(recipe: str, stream: Stream) -> None:
+    pupil = learn(stream[:2], recipe)
+    torch.testing.assert_close(rows(pupil)[-1], merged_centers(pupil, stream[1]))
+
+
+def test_retraining_begins_at_the_centres_of_merged_features(stream: Stream) -> None:
+    """Of length 1 and at the first temperature: what fine-tuning made of the rows does not matter any more."""
+    pupil = learn(stream[:1], retrain_epochs=0, retrain_views=0)
+    torch.testing.assert_close(rows(pupil)[0], nn.functional.normalize(merged_centers(pupil, stream[0])))
+    assert float(method(pupil).head.scale) == 16.0
 
 
 def merge_alone(order: Sequence[int], deltas: Sequence[dict[str, Tensor]], similarities: Sequence[float]) -> Duct:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         add_to_sketch,
         consolidate,
         is_running_statistic,
+        length_and_sketch,
         merge_all,
         task_vector,
         task_vector_cosine,
@@ -87,6 +88,7 @@ __all__ = [
     "forward_transfer",
     "herd",
     "is_running_statistic",
+    "length_and_sketch",
     "merge_all",
     "plan_entropy",
     "select_ridge",
@@ -103,8 +105,8 @@ _HOME = {
     "centers": "CenterAccumulator center_similarity class_centers",
     "head": "block_cross_entropy cosine_logits fold",
     "herding": "herd",
-    "merging": "add_to_sketch consolidate is_running_statistic merge_all task_vector task_vector_cosine"
-    " task_vector_norm",
+    "merging": "add_to_sketch consolidate is_running_statistic length_and_sketch merge_all task_vector"
+    " task_vector_cosine task_vector_norm",
     "metrics": "AccuracySummary accuracy_matrix average_accuracy_at backward_transfer forgetting"
     " forgetting_chaudhry forward_transfer summary",
     "prototypes": "complete_prototypes",

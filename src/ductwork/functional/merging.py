@@ -20,6 +20,7 @@ __all__ = [
     "add_to_sketch",
     "consolidate",
     "is_running_statistic",
+    "length_and_sketch",
     "merge_all",
     "task_vector",
     "task_vector_cosine",
@@ -157,6 +158,19 @@ def add_to_sketch(sketch: Tensor, vector: State) -> None:
         seed = int.from_bytes(hashlib.sha256(key.encode()).digest()[:7], "big")
         drawn = torch.randint(2 * size, values.shape, generator=torch.Generator().manual_seed(seed))
         sketch.index_add_(0, drawn // 2, torch.where(drawn % 2 == 0, values, -values))
+
+
+def length_and_sketch(tuned: State, base: State, size: int, *, keys: Keys = None) -> tuple[float, Tensor]:
+    """Length of the task vector from ``base`` to ``tuned``, and its sketch ``[size]``.
+
+    It is made key by key: the whole task vector never exists.
+    """
+    lengths, sketch = [], torch.zeros(size, dtype=torch.float64)
+    for key in _matching_keys({"tuned": tuned, "base": base}, keys):
+        change = task_vector(tuned, base, keys=[key])
+        lengths.append(task_vector_norm(change))
+        add_to_sketch(sketch, change)
+    return math.hypot(*lengths), sketch
 
 
 @torch.no_grad()

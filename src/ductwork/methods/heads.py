@@ -119,6 +119,15 @@ class CosineHead(GrowingHead):
         weight = self.weight() if block is None else self.blocks[block]
         return F.cosine_logits(features, weight, self.scale)
 
+    def begin_at(self, centers: Tensor, scale: float) -> None:
+        """Put the newest rows at class centres ``[C_b, d]``, and the temperature at ``scale``.
+
+        The angle of a row moves with the inverse of its length: of length 1, a learning rate means the same on every
+        backbone, whatever the length of its features.
+        """
+        self.blocks[-1].data.copy_(nn.functional.normalize(centers))
+        self.scale.data.fill_(scale)
+
     @staticmethod
     def random_rows(classes: int, width: int) -> Tensor:
         return torch.empty(classes, width).uniform_(-(width**-0.5), width**-0.5)
