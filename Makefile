@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 DEMO   := ductwork-demo
+# two at a time, on any machine: many tests start processes of their own
+PARALLEL := -n 2 --dist worksteal
 
 .PHONY: demo test check fast lint clean help
 
@@ -16,10 +18,10 @@ demo: $(VENV)/.installed
 	$(BIN)/ductwork demo --out $(DEMO)
 
 test: check
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PARALLEL)
 
 fast: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest $(PARALLEL) -m "not slow"
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -27,7 +27,7 @@ def ductwork(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str])
 
     def call(*words: object) -> Outcome:
         monkeypatch.setattr(sys, "argv", ["ductwork", *map(str, words)])
-        monkeypatch.delenv("DUCTWORK_DEBUG", raising=False)
+        monkeypatch.setenv("DUCTWORK_DEBUG", "")  # set, so that it is put back: a command may set it
         capfd.readouterr()
         code = _code(main)
         sys.stdout.flush()

@@ -13,7 +13,7 @@ import pytest
 
 from ductwork.errors import DuctworkError
 from ductwork.experiments.bench import bench
-from ductwork.experiments.executors import Task
+from ductwork.experiments.executors import Ended, Task
 from ductwork.experiments.executors.local import LocalExecutor
 from ductwork.experiments.grid import Grid, load_grid
 from ductwork.experiments.plan import Plan, make_plan
@@ -110,6 +110,13 @@ def test_a_grid_outlives_ctrl_c_and_a_kill(ductwork: Command, file: Path, unbrok
     assert_same(out, unbroken)
 
 
+class Impatient(LocalExecutor):
+    """Lets others look every few milliseconds: the work to be killed takes a second on a fast machine."""
+
+    def wait(self, seconds: float) -> list[Ended]:
+        return super().wait(min(seconds, 0.01))
+
+
 class Killer(Quiet):
     """Kills the worker of a DUCT run in the middle of its training, so many times."""
 
@@ -134,7 +141,7 @@ class Killer(Quiet):
 
 def killed(file: Path, out: Path, *, times: int, retries: int) -> tuple[Plan, Sequence[RunResult], Killer]:
     plan = make_plan(load_grid(file, ["seeds=[1]", DUCT]), out)
-    executor = LocalExecutor(2)  # as many threads a run as in `unbroken`: their number decides the last bits
+    executor = Impatient(2)  # as many threads a run as in `unbroken`: their number decides the last bits
     watcher = Killer(executor, times)
     return plan, bench(plan, executor, watcher, retries=retries), watcher
 

@@ -114,10 +114,10 @@ def test_tensorboard_has_every_event_once(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_mlflow_goes_on_with_its_run(folder: Path, stores: MlflowClient) -> None:
+def test_mlflow_goes_on_with_its_run(folder: Path, photos: Path, stores: MlflowClient) -> None:
     found = mlflow_run(stores, folder)
     assert found.info.status == "FINISHED"
-    assert found.info.run_name == "finetune on photos0 seed 1993 epochs=2 batch_size=12"
+    assert found.info.run_name == f"finetune on {photos.name} seed 1993 epochs=2 batch_size=12"
     assert found.data.params["resolved.order"] == "['bright', 'dim']"
     assert found.data.params["method"] == "finetune"
     history = {name: stores.get_metric_history(found.info.run_id, name) for name in found.data.metrics}

@@ -93,7 +93,7 @@ def test_retraining_begins_at_the_centres_of_merged_features(stream: Stream) -> 
     """Of length 1 and at the first temperature: what fine-tuning made of the rows does not matter any more."""
     pupil = learn(stream[:1], retrain_epochs=0, retrain_views=0)
     torch.testing.assert_close(rows(pupil)[0], nn.functional.normalize(merged_centers(pupil, stream[0])))
-    assert float(method(pupil).head.scale) == 16.0
+    assert method(pupil).head.scale.item() == 16.0
 
 
 def merge_alone(order: Sequence[int], deltas: Sequence[dict[str, Tensor]], similarities: Sequence[float]) -> Duct:
