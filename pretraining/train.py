@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from styles import cosine, plain_style, random_style
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -68,6 +69,27 @@ def accuracy(model: Classifier, masks: Tensor, labels: Tensor, looks: int = 1) -
     return 100 * right[0] / len(masks), 100 * right[1] / len(masks)
 
 
+@torch.no_grad()
+def nearest_mean(
+    backbone: nn.Module, masks: Tensor, labels: Tensor, known: Tensor, test: Tensor
+) -> tuple[float, float]:
+    """Percent right on plain and styled glyphs by the nearest class mean of plain ``known`` ones: features alone."""
+
+    def features(rows: Tensor, style: Callable[[Tensor], Tensor]) -> Tensor:
+        parts = [backbone(normalise(style(masks[part]))) for part in rows.split(512)]
+        return F.normalize(torch.cat(parts), dim=1)
+
+    backbone.eval()
+    sums = torch.zeros(int(labels.max()) + 1, embedded.build().num_features)
+    sums.index_add_(0, labels[known], features(known, plain_style))
+    means = F.normalize(sums, dim=1)
+    plain, styled = (
+        100 * float((features(test, style) @ means.T).argmax(1).eq(labels[test]).float().mean())
+        for style in (plain_style, random_style)
+    )
+    return plain, styled
+
+
 def save(backbone: nn.Module, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     state = {name: value.to(torch.float16).contiguous() for name, value in backbone.state_dict().items()}
@@ -78,13 +100,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("work", type=Path, help="folder with glyphs.npz")
     parser.add_argument("--steps", type=int, default=3000)
-    parser.add_argument("--batch", type=int, default=256)
-    parser.add_argument("--lr", type=float, default=2e-3)
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--lr", type=float, default=1.5e-3)
     parser.add_argument("--weight-decay", type=float, default=0.05)
-    parser.add_argument("--doodle-share", type=float, default=0.25)
+    parser.add_argument("--doodle-share", type=float, default=0.2)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--out", type=Path, default=embedded.weights_path())
+    parser.add_argument("--check", action="store_true", help="train nothing; say how good the features of --out are")
     args = parser.parse_args()
     torch.manual_seed(args.seed)
     if args.threads:
@@ -96,6 +119,14 @@ def main() -> None:
     doodle = torch.from_numpy(np.char.startswith(data["names"], "doodle"))[labels]
     pools = [(~aside & kind).nonzero().squeeze(1) for kind in (~doodle, doodle)]
     tests = [(aside & kind).nonzero().squeeze(1)[:2048] for kind in (~doodle, doodle)]
+    if args.check:
+        backbone = embedded.build()
+        backbone.load_state_dict({name: value.float() for name, value in load_file(args.out).items()})
+        for name, pool, test in zip(("letters", "doodles"), pools, tests, strict=True):
+            known = pool[torch.randperm(len(pool))[:20_000]]
+            plain, styled = nearest_mean(backbone, masks, labels, known, test)
+            print(f"nearest class mean, held-out {name}: plain {plain:.1f} styled {styled:.1f}")
+        return
     sampler = Sampler(pools[0], pools[1], args.doodle_share, args.seed)
 
     model = Classifier(len(data["names"]))

@@ -1,7 +1,7 @@
 """The demo stream: the ten digits in five looks, small enough to come with the package.
 
-Handwriting, print, coarse scans, house numbers and segment displays, 32 x 32 pixels each, stored as PNG
-sheets that any image viewer shows. Sources and licences are in ``assets/digits/LICENSES.md``.
+Handwriting, embossed figures, coarse scans, house numbers and mosaics, 32 x 32 pixels each, stored as PNG sheets
+that any image viewer shows. Sources and licences are in ``assets/digits/LICENSES.md``.
 """
 
 from __future__ import annotations
