@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator, Sequence
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command line does; before torch is loaded
@@ -16,6 +17,8 @@ from ductwork.backbones.base import Backbone
 from ductwork.data.domain import ArraySource, Domain, ImageSet, Stream
 
 torch.set_num_threads(1)  # threads that wait for each other on busy cores cost more than they bring
+# a shell starts what runs in its background deaf to Ctrl-C, and processes that tests interrupt would inherit that
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True, scope="session")
