@@ -49,7 +49,7 @@ def ranks_of(process: subprocess.Popen[str]) -> list[int]:
     """The processes that a command, or torchrun, has started to compute, in their order."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     commands = {int(pid): Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children}
-    return [pid for pid, command in commands.items() if b"spawn_main" in command or b"ductwork" in command]
+    return [pid for pid, command in commands.items() if b"spawn_main" in command or b"ductwork.cli" in command]
 
 
 def figures(result: RunResult) -> list[float]:
