@@ -17,6 +17,7 @@ from ductwork.data.loading import Loader
 from ductwork.data.transforms import test_transform as plain_view
 from ductwork.engine.learner import Learner
 from ductwork.engine.settings import EngineSettings
+from ductwork.errors import ConfigError
 from ductwork.methods.duct import Duct
 from ductwork.methods.registry import configure
 from tests.conftest import domain, tiny_backbone
@@ -209,6 +210,11 @@ def test_old_rows_decay_only_where_asked(stream: Stream) -> None:
     assert bool((shrink < 1).all())
     cosine = nn.functional.cosine_similarity(decayed, before[0])
     torch.testing.assert_close(cosine, torch.ones_like(cosine), rtol=0, atol=1e-5)
+
+
+def test_a_weight_without_a_plan_is_an_error() -> None:
+    with pytest.raises(ConfigError, match=r"alpha_w = 0\.5 needs a plan, and ot_solver is off: use ot_solver=log"):
+        configure(Duct, "variation-3", params={"alpha_w": 0.5})
 
 
 def test_official_values_of_each_benchmark() -> None:

@@ -7,10 +7,10 @@ Where to find the paper: class centres Eq. 5 ``_centers``, fine-tuning Eq. 2 ``_
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from ductwork import functional as F
@@ -27,9 +27,7 @@ class DuctConfig(TrainingConfig):
     """Hyper-parameters of DUCT."""
 
     alpha_phi: float = Field(0.5, ge=0, description="weight of each task vector in the merged backbone (Eq. 7)")
-    alpha_w: float = Field(
-        0.5, ge=0, le=1, description="weight of the transported rows in the old ones (Eq. 10); 0 only records the plan"
-    )
+    alpha_w: float = Field(0.5, ge=0, le=1, description="weight of transported rows (Eq. 10); 0 only records the plan")
     similarity: bool = Field(True, description="weigh task vectors by centre similarity (Eq. 6); off is Eq. 4")
     rows_init: Literal["random", "centers"] = Field("random", description="where new rows start, also to be retrained")
     scale_init: float = Field(1.0, gt=0, description="temperature of the cosine classifier, reset for each domain")
@@ -55,6 +53,12 @@ class DuctConfig(TrainingConfig):
         "frozen", description="running statistics: of the pre-trained model, of a pass after merging, or merged too"
     )
 
+    @model_validator(mode="after")
+    def _rows_move_by_a_plan(self) -> Self:
+        if self.alpha_w > 0 and self.ot_solver == "off":
+            raise ValueError(f"alpha_w = {self.alpha_w} needs a plan, and ot_solver is off: use ot_solver=log")
+        return self
+
 
 DEFAULT: Mapping[str, Any] = {
     "alpha_phi": 0.25,
@@ -67,6 +71,7 @@ DEFAULT: Mapping[str, Any] = {
     "ot_scale": "norm",
 }
 
+DOMAINNET = ("domainnet", "domainnet-cil", "domainnet-cil-shifting")
 STILL: Mapping[str, Any] = {"alpha_w": 0.0, "ot_solver": "off"}  # old rows stay as they are
 PAPER: Mapping[str, Any] = {"ot_cost_power": 2, "schedule": "constant"}
 TABLE_2: Mapping[str, Any] = {**PAPER, **STILL}
@@ -101,9 +106,7 @@ class Duct(Method):
                 "office-home": {"ot_reg": 0.1},
                 "core50": {"ot_reg": 0.2, "lr_backbone": 1e-4, "epochs": 10},
                 # its plan underflows to zero there, which scales old rows and so changes no prediction
-                **{
-                    name: {**STILL, "ot_reg": 0.01} for name in ("domainnet", "domainnet-cil", "domainnet-cil-shifting")
-                },
+                **{name: {**STILL, "ot_reg": 0.01} for name in DOMAINNET},
             },
         ),
         "baseline": Recipe("Table 2, Baseline", {**STILL, "alpha_phi": 0, "epochs": 0, "retrain": "centers"}),
@@ -203,9 +206,8 @@ class Duct(Method):
         else:
             features = stage.features(self.backbone, views=config.retrain_views)
             if config.rows_init == "centers":
-                targets = torch.from_numpy(stage.domain.targets)
-                centers = F.class_centers(features.mean(0), targets, len(stage.domain.classes))
-                self.head.begin_at(centers, config.scale_init)
+                classes, targets = stage.domain.classes, torch.from_numpy(stage.domain.targets)
+                self.head.begin_at(F.class_centers(features.mean(0), targets, len(classes)), config.scale_init)
             lr = config.lr_head if config.lr_retrain is None else config.lr_retrain
             stage.train(
                 BlockClassifier(nn.Identity(), self.head),
